@@ -226,7 +226,7 @@ fn a_pause_is_charged_to_every_io_that_it_delayed() {
 }
 
 #[test]
-fn a_brake_ends_the_load_with_its_own_exit_code() {
+fn a_stop_condition_ends_the_load_with_its_own_exit_code() {
     let folder = folder();
     let file = precious_file(folder.path(), 4);
     let words = ["bench", text(&file), "-p", "B4-T1-O4-W0-PR", "--stop-if", "p50>1us", "--for", "60s"];
@@ -234,7 +234,7 @@ fn a_brake_ends_the_load_with_its_own_exit_code() {
 }
 
 #[test]
-fn a_brake_leaves_healthy_storage_alone() {
+fn a_stop_condition_leaves_healthy_storage_alone() {
     let folder = folder();
     let file = precious_file(folder.path(), 4);
     // One I/O is always in flight, also at the end of each second.
@@ -245,7 +245,7 @@ fn a_brake_leaves_healthy_storage_alone() {
 }
 
 #[test]
-fn a_brake_judges_the_last_second_too() {
+fn a_stop_condition_judges_the_last_second_too() {
     let folder = folder();
     let file = precious_file(folder.path(), 4);
     let words = ["bench", text(&file), "-p", "B4-T1-O4-W0-PR", "--stop-if", "p50>1us", "--for", "1s"];

@@ -105,11 +105,11 @@ fn images_of_a_ceph_cluster_are_measured_and_verified_through_faults() {
     for image in ["disk1", "disk2"] {
         ceph.script(&["image", image, "16"]);
     }
-    let told = |what: &str| eprintln!("{:5.1} s: {what}", begun.elapsed().as_secs_f64());
-    told("the cluster is there");
+    let progress = |what: &str| eprintln!("{:5.1} s: {what}", begun.elapsed().as_secs_f64());
+    progress("the cluster is there");
     let part = |name: &str, part: fn(&Ceph)| {
         part(&ceph);
-        told(name);
+        progress(name);
     };
     // These mostly wait, and each has images of its own.
     std::thread::scope(|scope| {

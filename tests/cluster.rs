@@ -370,13 +370,13 @@ fn faults_on_purpose_are_survived() {
     writers.wait_for(20);
     assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
     assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
-    // Not heard: it is done without, and comes back.
+    // No answer: it is excluded, and comes back.
     fault(r#"{"fault": "drop_peer", "node": "node-1"}"#.into());
     writers.wait_for(100);
     cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));
     assert_eq!(cluster.request(node, "DELETE", "/v1/test-faults", "").0, 200);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
-    // Failed: it is done without for as long as its node runs.
+    // Failed: it is excluded for as long as its node runs.
     fault(format!(r#"{{"fault": "fail_device", "device": {device}}}"#));
     writers.wait_for(100);
     cluster.wait_until_not("disk", "healthy", Duration::from_secs(10));
@@ -398,11 +398,11 @@ fn clients_that_do_not_read_or_ask_for_very_much_take_no_more_than_their_share()
     // More than one may ask at once are taken little by little; that there is more is not waited for more than once.
     let _much = nodes::client::many_reads(&cluster.addresses(), "disk", 1000);
     // The kernel does not tell while the ring is at work.
-    let told = (0..50).map(|_| cluster.polls(1)).find(|polls| {
+    let found = (0..50).map(|_| cluster.polls(1)).find(|polls| {
         std::thread::sleep(Duration::from_millis(20));
         *polls > 0
     });
-    let polls = told.unwrap_or(0);
+    let polls = found.unwrap_or(0);
     assert!((1..16).contains(&polls), "two connections and the node's own are watched, {polls} times");
     let _silent = nodes::client::one_that_does_not_read(&cluster.addresses(), "disk");
     std::thread::sleep(Duration::from_secs(2));
@@ -505,7 +505,7 @@ fn what_cannot_be_is_said_and_nothing_changes() {
     );
     // In bytes, for the whole volume, with what is log, and what each device has free.
     for part in [
-        "each of its copies (2) needs 1.59TiB, in 100 pieces of at most 16.3GiB: 1.56TiB of data, 25GiB of logs",
+        "with 2 copies: each copy needs 1.59TiB (in 100 groups of at most 16.3GiB): 1.56TiB for data, 25GiB for logs",
         "evice 3 of node-1 has 894MiB of 894MiB free",
         "evice 4 of node-2 has 894MiB of 894MiB free",
         "add a device, make the volume smaller",

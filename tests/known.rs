@@ -83,7 +83,7 @@ fn a_criterion_that_only_a_closed_loop_meets_is_amber() {
 
 /// One in two hundred takes 200 ms: p99 is 1 ms, and a limit of it is not passed.
 #[test]
-fn a_brake_on_a_percentile_is_not_one_on_the_slowest() {
+fn a_stop_condition_on_a_percentile_is_not_one_on_the_slowest() {
     let mut count = 0;
     let server = Server::start(Serves::Each(Box::new(move |_| {
         count += 1;

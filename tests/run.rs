@@ -304,7 +304,7 @@ fn a_limit_that_is_missed_has_its_own_exit_code() {
 }
 
 #[test]
-fn the_brake_ends_a_run_with_its_own_exit_code_and_it_can_be_gone_on_with() {
+fn a_stop_condition_ends_a_run_with_its_own_exit_code_and_it_can_be_gone_on_with() {
     let place = folder();
     let rest = "[run]\nrepeats = 2\nstop_if = [\"p50>1us\"]\n";
     let file = study(place.path(), "nodes = 1\nworkers_per_node = 2", "20s", rest);

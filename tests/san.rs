@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Payload, Promise, What};
+use loadline_san_core::message::{Entry, EntryOp, Payload, Promise};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
@@ -64,33 +64,33 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
     data.bytes_mut().fill(block as u8 + 1);
     let data = data.freeze(|_| Address { volume: VOLUME, group: GROUP, block });
     let at = |sequence| Position { ownership: Epoch(2), sequence: Sequence(sequence) };
-    let mark = at((block + 1).min(acknowledged));
+    let commit_point = at((block + 1).min(acknowledged));
     store.submit(Command::Append {
         number: block + 1,
         position: at(block + 1),
         sequenced: true,
-        entry: Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) },
-        commit_point: if block == 0 { Position::START } else { mark },
-        acknowledged: if block == 0 { Position::START } else { mark },
+        entry: Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) },
+        commit_point: if block == 0 { Position::START } else { commit_point },
+        acknowledged: if block == 0 { Position::START } else { commit_point },
         epoch: Epoch(2),
     });
 }
 
 /// Until nothing is left to do; at the end so many appends are told.
 fn drive(store: &mut Store<Blocks>, driver: &mut Direct, appended: u64) {
-    let (mut actions, mut told) = (Vec::new(), 0);
+    let (mut actions, mut completed) = (Vec::new(), 0);
     store.run(&mut actions);
     while !actions.is_empty() {
         for action in std::mem::take(&mut actions) {
             match action {
-                Action::Ask(token, ask) => store.done(token, driver.carry_out(ask), &mut actions),
-                Action::Tell(Completion::Appended(through)) => told = through,
+                Action::Submit(token, request) => store.done(token, driver.carry_out(request), &mut actions),
+                Action::Tell(Completion::Appended(through)) => completed = through,
                 Action::Tell(other) => panic!("{other:?}"),
             }
         }
         store.run(&mut actions);
     }
-    assert!(told == appended || appended == 0, "{told} of {appended} appends are durable");
+    assert!(completed == appended || appended == 0, "{completed} of {appended} appends are durable");
 }
 
 #[test]

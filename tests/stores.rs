@@ -113,7 +113,7 @@ fn an_older_configuration_blocks_a_volume_until_a_person_decides() {
     (1..=3).for_each(|node| cluster.start_node(node));
     cluster.wait_until("disk", "blocked", limit);
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", "node-2"]);
-    assert!(code == 2 && text.contains("older configuration") && text.contains("say --force"), "{text}");
+    assert!(code == 2 && text.contains("older configuration") && text.contains("add --force"), "{text}");
     // The nodes have found it out too. (A decision may also come before that.)
     let begun = Instant::now();
     while !(1..=3).all(|node| count(&cluster.log(node), "volume disk is blocked") == 2) {

@@ -51,7 +51,7 @@ impl AlignedBuffer {
     /// Gives its memory back to the system until it is used again. It holds zeroes from then on.
     ///
     /// # Safety
-    /// Nobody refers to any of it, and the kernel does no I/O with it.
+    /// Nothing refers to any of it, and the kernel does no I/O with it.
     pub unsafe fn forget(&self) {
         // SAFETY: the region is mapped, and is this value's; and nobody refers to what changes, as the caller says.
         let _ = unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTNEED) };

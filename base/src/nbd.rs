@@ -7,7 +7,7 @@
 pub const PORT: u16 = 10809;
 /// The most bytes of a name, a query or any other string.
 pub const MOST_STRING: usize = 4096;
-/// The most bytes of a request's data: what clients assume if nobody says otherwise.
+/// The most bytes of a request's data: what clients assume if the server names no other.
 pub const MOST_DATA: u32 = 32 << 20;
 
 /// What a server says first.
@@ -25,7 +25,7 @@ pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Flags of the handshake, of server and client alike.
 pub mod handshake {
-    /// Unknown options are answered, not hung up on.
+    /// Unknown options are answered, and do not end the connection.
     pub const FIXED_NEWSTYLE: u16 = 1;
     /// No 124 zeroes after the answer to the old way of choosing an export.
     pub const NO_ZEROES: u16 = 2;
@@ -65,7 +65,7 @@ pub mod reply {
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
     /// The option is not made as it must be.
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
-    /// The server talks only through TLS.
+    /// The server accepts only TLS.
     pub const ERR_TLS_REQD: u32 = 1 << 31 | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;

@@ -1,19 +1,19 @@
-//! Looking for what completes soon, before sleeping for it: being woken may cost more than what is waited for.
+//! Polling for operations that complete soon, before sleeping: a wake-up may cost more than the operation.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Pauses of the CPU before each look. Tuned on an AMD EPYC; a pause takes longer on some CPUs, and what is looked for is
+/// Pauses of the CPU before each poll. Tuned on an AMD EPYC; a pause takes longer on some CPUs, and what is polled for is
 /// then seen later by as much.
 const PAUSES: u32 = 80;
 
-/// From one look to the next it takes a microsecond or two; if more than this, somebody else had the CPU meanwhile.
+/// From one poll to the next takes a microsecond or two; if more than this, another thread had the CPU meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(50);
 
-/// To give way takes a fraction of a microsecond where nobody else wants the CPU, and longer than this where somebody does.
+/// To yield takes a fraction of a microsecond where no other thread wants the CPU, and longer than this where one does.
 const GAVE_WAY: Duration = Duration::from_micros(4);
 
-/// What a look has seen.
+/// What a poll has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     /// Nothing has happened.
@@ -24,25 +24,25 @@ pub enum Seen {
     All,
 }
 
-/// Whether to look before sleeping: not again for a while, and for longer each time, after it did not pay.
+/// Whether to poll before sleeping: not again for a while, and for longer each time, after it did not pay.
 #[derive(Debug, Default)]
 pub struct Spins {
     allowed: bool,
     /// See [`Spins::waited`].
     waited: Duration,
-    /// Waits to go without looking.
+    /// Waits to go without polling.
     skip: u32,
     /// Failures in a row.
     failures: u32,
 }
 
 impl Spins {
-    /// One that looks, or never does.
+    /// One that polls, or never does.
     pub fn new(allowed: bool) -> Spins {
         Spins { allowed, ..Spins::default() }
     }
 
-    /// Whether to look, this time.
+    /// Whether to poll, this time.
     pub fn worth_it(&mut self) -> bool {
         if !self.allowed {
             return false;
@@ -52,30 +52,30 @@ impl Spins {
         worth_it
     }
 
-    /// CPU time in which it looked and saw nothing: what a wait would have been asleep for. It is used, and is not work.
+    /// CPU time in which it polled and saw nothing: what a wait would have been asleep for. It is used, and is not work.
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// Looks again and again until all is seen, or for so long at most, and no longer than until a limit that has nothing to
+    /// Polls until all is seen, or for so long at most, and no longer than until a limit that has nothing to
     /// do with it.
-    pub fn look(
+    pub fn poll(
         &mut self,
         longest: Duration,
         limit: Duration,
-        look: impl FnMut() -> io::Result<Seen>,
+        poll: impl FnMut() -> io::Result<Seen>,
     ) -> io::Result<()> {
-        self.look_while_idle(longest, longest, limit, look)
+        self.poll_while_idle(longest, longest, limit, poll)
     }
 
-    /// As [`look`](Self::look), but after the first while it lets others have the CPU before each look, and ends once somebody
-    /// had it. Then it did not pay, whatever was seen: had this thread slept, they need not have waited.
-    pub fn look_while_idle(
+    /// As [`poll`](Self::poll), but after the first while it yields the CPU before each poll, and ends once another thread
+    /// had it. Then it did not pay, whatever was seen: had this thread slept, that thread would not have waited.
+    pub fn poll_while_idle(
         &mut self,
         first: Duration,
         longest: Duration,
         limit: Duration,
-        mut look: impl FnMut() -> io::Result<Seen>,
+        mut poll: impl FnMut() -> io::Result<Seen>,
     ) -> io::Result<()> {
         let begun = Instant::now();
         let mut last = begun;
@@ -89,7 +89,7 @@ impl Spins {
                 self.waited += gap;
             }
             last = now;
-            let seen = look()?;
+            let seen = poll()?;
             if wanted {
                 self.failed();
                 return Ok(());
@@ -120,7 +120,7 @@ impl Spins {
     }
 }
 
-/// Lets others have the CPU, if they want it. Whether somebody had it.
+/// Yields the CPU. Whether another thread had it.
 fn give_way() -> bool {
     let before = Instant::now();
     std::thread::yield_now();
@@ -141,17 +141,17 @@ mod tests {
     #[test]
     fn who_finds_nothing_looks_less_and_less_often() {
         let mut spins = Spins::new(true);
-        let mut looks = 0;
+        let mut polls = 0;
         for _ in 0..1000 {
             if spins.worth_it() {
-                looks += 1;
-                spins.look(SHORT, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
+                polls += 1;
+                spins.poll(SHORT, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
             }
         }
-        assert!((8..20).contains(&looks), "{looks}");
+        assert!((8..20).contains(&polls), "{polls}");
         let mut found = Spins::new(true);
         let all = (0..100)
-            .filter(|_| found.worth_it() && found.look(SHORT, Duration::MAX, || Ok(Seen::All)).is_ok());
+            .filter(|_| found.worth_it() && found.poll(SHORT, Duration::MAX, || Ok(Seen::All)).is_ok());
         assert_eq!(all.count(), 100);
         assert!(!Spins::new(false).worth_it());
     }
@@ -174,12 +174,12 @@ mod tests {
             let mut spins = Spins::new(true);
             let begun = Instant::now();
             for _ in 0..3 {
-                spins.look_while_idle(SHORT, LONG, LONG, || Ok(Seen::Nothing)).unwrap();
+                spins.poll_while_idle(SHORT, LONG, LONG, || Ok(Seen::Nothing)).unwrap();
             }
             // What is seen after the other's turn does not pay either. (It may see it without having given way.)
             let mut seen = Spins::new(true);
             while seen.failures == 0 && begun.elapsed() < LONG {
-                seen.look_while_idle(Duration::ZERO, LONG, LONG, || Ok(Seen::All)).unwrap();
+                seen.poll_while_idle(Duration::ZERO, LONG, LONG, || Ok(Seen::All)).unwrap();
             }
             is_done.store(true, Ordering::Relaxed);
             assert!(begun.elapsed() < LONG, "nobody had the CPU: {:?}", begun.elapsed());
@@ -192,7 +192,7 @@ mod tests {
     fn the_time_in_which_nothing_is_seen_is_waited_and_that_of_work_is_not() {
         const LONG: Duration = Duration::from_millis(20);
         let (mut idle, begun) = (Spins::new(true), Instant::now());
-        idle.look(LONG, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
+        idle.poll(LONG, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
         // Whoever else has the CPU meanwhile takes from it, and may take most.
         assert!(idle.waited() > LONG / 20 && idle.waited() <= begun.elapsed(), "{:?}", idle.waited());
 
@@ -202,7 +202,7 @@ mod tests {
             while begun.elapsed() < Duration::from_micros(30) {}
             Ok(Seen::Some)
         };
-        busy.look(LONG, Duration::MAX, work).unwrap();
+        busy.poll(LONG, Duration::MAX, work).unwrap();
         assert!(busy.waited() < LONG / 2, "{:?}", busy.waited());
     }
 }

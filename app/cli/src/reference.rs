@@ -10,7 +10,13 @@ use serde_json::{Map, Value};
 
 /// The text of a cell of a table: one line, in which nothing ends the cell.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    // Between backticks every other character stands for itself.
+    let spans = text.split('`').enumerate();
+    spans
+        .map(|(at, span)| if at % 2 == 0 { span.replace('<', "&lt;") } else { span.to_owned() })
+        .collect::<Vec<_>>()
+        .join("`")
 }
 
 // ---- commands.md ------------------------------------------------------------------------------------

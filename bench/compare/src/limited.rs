@@ -29,7 +29,7 @@ pub(crate) enum Ending {
     Signal(i32),
     /// It took longer than this, and was ended.
     Limit(Duration),
-    /// Somebody pressed Ctrl-C.
+    /// Ctrl-C was pressed.
     Stopped,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn run(
     command.stdin(Stdio::null()).stdout(out).stderr(errors).process_group(0);
     let mut running = Running(command.spawn()?);
     let begun = Instant::now();
-    let mut told = Duration::ZERO;
+    let mut reported = Duration::ZERO;
     loop {
         if let Some(status) = running.0.try_wait()? {
             return Ok(status.into());
@@ -78,9 +78,9 @@ pub(crate) fn run(
             running.end()?;
             return Ok(Ending::Limit(limit));
         }
-        if so_far >= told {
+        if so_far >= reported {
             tell(so_far);
-            told = so_far + Duration::from_secs(1);
+            reported = so_far + Duration::from_secs(1);
         }
         std::thread::sleep(TICK);
     }
@@ -123,7 +123,7 @@ impl Drop for Running {
     }
 }
 
-/// The end of a file, for whoever wants to know why.
+/// The end of a file, to show why.
 pub(crate) fn tail(path: &Path) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;

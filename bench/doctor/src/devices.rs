@@ -19,7 +19,7 @@ pub struct Device {
     pub name: String,
     /// Its folder in sysfs.
     pub folder: PathBuf,
-    /// Who uses it or a part of it, in words; `None` if nobody that the kernel tells of.
+    /// The user of the device or a part of it, in words; `None` if the kernel reports none.
     pub holder: Option<String>,
 }
 

@@ -24,9 +24,9 @@ const WATCHED: Duration = Duration::from_secs(1);
 /// How often it is looked meanwhile whether to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What is examined.
+/// The devices and the folder to examine.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ExamineOptions {
     /// Disks, by their paths; none: every whole disk.
     pub devices: Vec<PathBuf>,
     /// A file made to be written to, in the folder whose durable writes are measured.
@@ -47,10 +47,10 @@ pub struct Examination {
 
 /// Examines this host, for some one to five seconds. A disk that is not there is a finding. Set `stop` to end it early:
 /// then it is an error of kind `Interrupted`.
-pub fn examine(asked: &Asked, stop: &AtomicBool) -> Result<Examination, LoadError> {
+pub fn examine(options: &ExamineOptions, stop: &AtomicBool) -> Result<Examination, LoadError> {
     let root = Root::host();
     let mut inventory = Inventory::collect(&[]);
-    let (disks, missing) = disks(&asked.devices, &root);
+    let (disks, missing) = disks(&options.devices, &root);
     inventory.disks = disks.iter().map(device::inventory).collect();
     let second = watch(&inventory, stop)?;
 
@@ -66,7 +66,7 @@ pub fn examine(asked: &Asked, stop: &AtomicBool) -> Result<Examination, LoadErro
         checks.extend(device::check(disk, known, second.disks.get(&disk.name)));
     }
     let mut measured = None;
-    match asked.scratch.as_ref().map(|scratch| sync_write::measure(scratch, stop)) {
+    match options.scratch.as_ref().map(|scratch| sync_write::measure(scratch, stop)) {
         None => checks.push(sync_write::not_done()),
         Some(Ok(found)) => {
             checks.push(sync_write::check(&found));
@@ -78,7 +78,7 @@ pub fn examine(asked: &Asked, stop: &AtomicBool) -> Result<Examination, LoadErro
     Ok(Examination { inventory, checks, sync_write: measured })
 }
 
-/// The same, on a host that somebody else asks: a folder in which no file can be made is a finding too. The file is removed
+/// The same, on a host that a controller examines: a folder in which no file can be made is a finding too. The file is removed
 /// at the end.
 pub fn examine_with_folder(
     devices: Vec<PathBuf>,
@@ -91,7 +91,7 @@ pub fn examine_with_folder(
         Err(why) => (None, Some(why)),
     };
     let scratch = made.as_ref().map(|made| made.scratch().clone());
-    let mut examined = examine(&Asked { devices, scratch }, stop)?;
+    let mut examined = examine(&ExamineOptions { devices, scratch }, stop)?;
     if let Some(why) = why {
         examined.checks.retain(|check| check.check != sync_write::CHECK);
         examined.checks.push(not_measured(&why));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_finding_says_what_it_costs_and_how_to_mend_it() {
-        let found = examine(&Asked::default(), &AtomicBool::new(false)).unwrap();
+        let found = examine(&ExamineOptions::default(), &AtomicBool::new(false)).unwrap();
         for check in found.checks.iter().filter(|check| check.severity > Severity::Ok) {
             assert!(check.expected.is_some() && check.costs.is_some() && check.mend.is_some(), "{check:?}");
         }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn it_ends_when_it_is_told_to() {
-        let error = examine(&Asked::default(), &AtomicBool::new(true)).unwrap_err();
+        let error = examine(&ExamineOptions::default(), &AtomicBool::new(true)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Interrupted);
     }
 }

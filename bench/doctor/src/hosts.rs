@@ -89,8 +89,8 @@ fn different(name: String, found: String, mend: &str) -> Check {
     Check::slow(name, found)
         .expected("the same on all")
         .costs(
-            "the slowest host sets the pace of the others, and its figures are taken for those of the storage; runs \
-             that place workers differently are not alike",
+            "the slowest host slows down the others, and its limit looks like a limit of the storage; runs that place workers \
+             on different hosts cannot be compared",
         )
         .mend(mend)
 }

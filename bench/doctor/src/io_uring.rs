@@ -1,4 +1,4 @@
-//! Whether io_uring can be used, and who refuses it if not.
+//! Whether io_uring can be used, and what refuses it if not.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use crate::check::Check;
 use crate::root::Root;
 
 /// Judges what came of trying it.
-pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
-    let refused = match tried {
+pub(crate) fn check(attempt: &io::Result<()>, root: &Root) -> Check {
+    let refused = match attempt {
         Ok(()) => return Check::ok("io_uring", "works"),
         Err(refused) => refused,
     };
@@ -15,8 +15,8 @@ pub(crate) fn check(tried: &io::Result<()>, root: &Root) -> Check {
         Check::bad("io_uring", format!("refused ({refused}){who}"))
             .expected("a ring that can be made, registered with, and waited on")
             .costs(
-                "threads issue the I/O: much more CPU for each, so that the host, and not the storage, can be what is \
-                 measured; disks of NBD servers cannot be measured; nodes of the virtual SAN do not start",
+                "threads issue the I/Os, and each I/O costs much more CPU, so the host and not the storage may limit the \
+                 figures; disks of NBD servers cannot be measured; nodes of the virtual SAN do not start",
             )
     };
     match root.number("proc/sys/kernel/io_uring_disabled") {

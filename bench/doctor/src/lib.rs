@@ -37,5 +37,5 @@ mod others;
 mod partitions;
 
 pub use check::{Check, Severity};
-pub use examine::{Asked, Examination, examine, examine_with_folder};
-pub use report::Report;
+pub use examine::{Examination, ExamineOptions, examine, examine_with_folder};
+pub use report::DoctorReport;

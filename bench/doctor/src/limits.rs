@@ -20,7 +20,7 @@ const ADDRESSES: u64 = 4 << 30;
 const MEMORY: u64 = 1 << 30;
 /// With less than this, bytes, something is likely to be killed.
 const LEAST_MEMORY: u64 = 256 << 20;
-/// The bit of `CAP_IPC_LOCK` in a set of capabilities: who has it may lock as much as there is.
+/// The bit of `CAP_IPC_LOCK` in a set of capabilities: a process with it may lock all memory.
 const IPC_LOCK: u32 = 14;
 
 /// What this process may use.
@@ -178,8 +178,8 @@ impl Limits {
             return Check::bad(name, format!("a quota of {:.2} CPUs of {}", self.allowed, self.cpus))
                 .expected("no quota of CPU time")
                 .costs(
-                    "whoever has used it up stands still until the next period, up to 100 ms: it is measured as latency \
-                     of the storage, and a node's leases can run out",
+                    "a process that has used up the quota stops until the next period, for up to 100 ms: the pause is measured \
+                     as latency of the storage, and a node's leases can expire",
                 )
                 .mend("give the container or service all of its CPUs' time (CPUQuota= of systemd)")
                 .run("docker update --cpus=0 CONTAINER");

@@ -5,7 +5,7 @@ use loadline_base::figures::thousands;
 use crate::check::Check;
 use crate::root::Root;
 
-/// So much in swap space is left from long ago, and hurts nobody, KiB.
+/// So much in swap space is left from long ago, and does no harm, KiB.
 const SWAPPED: u64 = 16 << 10;
 
 /// Judges it.
@@ -29,8 +29,8 @@ fn swap(root: &Root) -> Check {
     Check::slow(name, found)
         .expected("none in use")
         .costs(
-            "a page that is there has to be read back before its program goes on, which is measured as a stall; and \
-             where swap is on the disk that is measured, its I/O is in the figures",
+            "a program that needs a swapped page waits until the page is read back, and this is measured as a stall; if the \
+             swap space is on the measured disk, its I/O is part of the figures",
         )
         .mend("free memory, and bring back what was swapped")
         .run("sudo swapoff -a && sudo swapon -a")

@@ -13,10 +13,10 @@ const BYTES_PER_S: f64 = 9e9 / 8.0;
 /// Bytes of a small write.
 const BLOCK: f64 = 4096.0;
 
-/// The way from one worker's host to the next one's.
+/// The measured network path from one worker's host to that of another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct MeasuredPath {
     /// The worker that sent.
     pub from: String,
     /// The worker that received.
@@ -32,10 +32,10 @@ pub struct Way {
 }
 
 /// Judges a way.
-pub fn check(way: &Way) -> Vec<Check> {
-    let name = |what: &str| format!("network {} to {}: {what}", way.from, way.to);
-    let (Some(round_trip_us), Some(bytes_per_s)) = (way.round_trip_us, way.bytes_per_s) else {
-        let why = way.why.as_deref().unwrap_or("it is not known why");
+pub fn check(path: &MeasuredPath) -> Vec<Check> {
+    let name = |what: &str| format!("network {} to {}: {what}", path.from, path.to);
+    let (Some(round_trip_us), Some(bytes_per_s)) = (path.round_trip_us, path.bytes_per_s) else {
+        let why = path.why.as_deref().unwrap_or("it is not known why");
         let check = Check::bad(name("not measured"), why)
             .expected("a network on which each host reaches the next host, on any port")
             .costs("nodes on these hosts would not reach each other, and the speed of the network is not known")
@@ -43,7 +43,7 @@ pub fn check(way: &Way) -> Vec<Check> {
             .run("sudo nft list ruleset");
         return vec![check];
     };
-    let found = |what: String| match way.one_host {
+    let found = |what: String| match path.one_host {
         true => format!("{what}, over the loopback of one host: no network was measured"),
         false => what,
     };
@@ -51,7 +51,7 @@ pub fn check(way: &Way) -> Vec<Check> {
     let mib = thousands((bytes_per_s / f64::from(1 << 20)).round());
     let rate = found(format!("{:.1} Gbit/s ({mib} MiB/s)", bytes_per_s * 8.0 / 1e9));
     let (trip_name, rate_name) = (name("round trip"), name("bandwidth"));
-    if way.one_host {
+    if path.one_host {
         let note = |name, found| {
             Check::note(name, found)
                 .expected("workers on different hosts")
@@ -89,8 +89,8 @@ fn bandwidth(name: String, found: String, bytes_per_s: f64) -> Check {
     Check::slow(name, found)
         .expected("10 Gbit/s, of which 9 and more are data")
         .costs(format!(
-            "of a volume with two copies one goes to another node: each node takes in writes of no more than {} \
-             MiB/s, or {} IOPS of 4 KiB",
+            "a volume with two copies sends one copy of each write to another node: the network limits the writes that each \
+             node receives to {} MiB/s, or {} IOPS of 4 KiB",
             thousands(bytes_per_s / f64::from(1 << 20)),
             thousands(bytes_per_s / BLOCK)
         ))
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
     use crate::check::Severity::{self, Bad, Note, Ok, Slow};
 
-    fn way(one_host: bool, speed: Option<(f64, f64)>) -> Way {
+    fn path(one_host: bool, speed: Option<(f64, f64)>) -> MeasuredPath {
         let (from, to) = ("a".into(), "b".into());
         let (round_trip_us, bytes_per_s) = (speed.map(|s| s.0), speed.map(|s| s.1));
-        Way {
+        MeasuredPath {
             from,
             to,
             one_host,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn severities(one_host: bool, speed: Option<(f64, f64)>) -> Vec<Severity> {
-        check(&way(one_host, speed)).iter().map(|check| check.severity).collect()
+        check(&path(one_host, speed)).iter().map(|check| check.severity).collect()
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(severities(false, Some((60.0, 1.18e9))), [Ok, Ok]);
         assert_eq!(severities(false, Some((450.0, 1.18e9))), [Slow, Ok]);
         assert_eq!(severities(false, Some((60.0, 1.17e8))), [Ok, Slow]);
-        let narrow = &check(&way(false, Some((500.0, 1.17e8))));
+        let narrow = &check(&path(false, Some((500.0, 1.17e8))));
         assert!(narrow[0].costs.as_deref().unwrap().contains("2,000 a second"), "{:?}", narrow[0]);
         let costs = narrow[1].costs.as_deref().unwrap();
         assert!(costs.contains("112 MiB/s") && costs.contains("28,564 IOPS"), "{costs}");
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn loopback_is_said_to_be_no_network_and_no_way_is_bad() {
-        let loopback = check(&way(true, Some((900.0, 1e8))));
+        let loopback = check(&path(true, Some((900.0, 1e8))));
         assert_eq!([loopback[0].severity, loopback[1].severity], [Note, Ok]);
         assert!(loopback.iter().all(|check| check.found.contains("loopback")));
-        let none = check(&way(false, None));
+        let none = check(&path(false, None));
         assert_eq!((none.len(), none[0].severity, none[0].found.as_str()), (1, Bad, "no route"));
     }
 }

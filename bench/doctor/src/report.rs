@@ -7,7 +7,7 @@ use crate::check::{Check, Severity};
 use crate::{hosts, network};
 
 pub use crate::hosts::HostReport;
-pub use crate::network::Way;
+pub use crate::network::MeasuredPath;
 
 /// The version of this form. Readers refuse what they do not know.
 pub const FORMAT: u32 = 1;
@@ -16,7 +16,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Loadline doctor report")]
-pub struct Report {
+pub struct DoctorReport {
     /// The version of this form.
     pub format: u32,
     /// The program that looked, and its version.
@@ -26,7 +26,7 @@ pub struct Report {
     /// Each host that was examined, in the order of the workers' names.
     pub hosts: Vec<HostReport>,
     /// The ways between hosts; empty of one host.
-    pub network: Vec<Way>,
+    pub network: Vec<MeasuredPath>,
     /// What was found of the ways, and of the hosts beside each other; empty of one host.
     pub between: Vec<Check>,
     /// Workers that were lost before they had said what they found.
@@ -43,15 +43,15 @@ pub struct Lost {
     pub why: String,
 }
 
-impl Report {
+impl DoctorReport {
     /// What was found on these hosts, and between them.
-    pub fn new(hosts: Vec<HostReport>, network: Vec<Way>, lost: Vec<Lost>) -> Report {
+    pub fn new(hosts: Vec<HostReport>, network: Vec<MeasuredPath>, lost: Vec<Lost>) -> DoctorReport {
         let mut between: Vec<Check> = network.iter().flat_map(network::check).collect();
         between.extend(hosts::compare(&hosts));
         let all = hosts.iter().flat_map(|host| &host.checks).chain(&between);
         let worst = all.map(|check| check.severity).max().unwrap_or_default();
         let version = concat!("loadline ", env!("CARGO_PKG_VERSION")).into();
-        Report { format: FORMAT, version, worst, hosts, network, between, lost }
+        DoctorReport { format: FORMAT, version, worst, hosts, network, between, lost }
     }
 }
 
@@ -66,18 +66,18 @@ mod tests {
             let examined = Examination { checks: vec![check], ..Examination::default() };
             HostReport::new(examined, Some("a".into()), None)
         };
-        let fine = Report::new(vec![host(Check::ok("a", "b"))], Vec::new(), Vec::new());
+        let fine = DoctorReport::new(vec![host(Check::ok("a", "b"))], Vec::new(), Vec::new());
         assert_eq!(fine.worst, Severity::Ok);
         assert_eq!(
-            Report::new(vec![host(Check::slow("a", "b"))], Vec::new(), Vec::new()).worst,
+            DoctorReport::new(vec![host(Check::slow("a", "b"))], Vec::new(), Vec::new()).worst,
             Severity::Slow
         );
         let (from, to, why) = ("a".into(), "b".into(), Some("no route".into()));
-        let way = Way { from, to, one_host: false, round_trip_us: None, bytes_per_s: None, why };
-        let report = Report::new(vec![host(Check::note("a", "b"))], vec![way], Vec::new());
+        let path = MeasuredPath { from, to, one_host: false, round_trip_us: None, bytes_per_s: None, why };
+        let report = DoctorReport::new(vec![host(Check::note("a", "b"))], vec![path], Vec::new());
         assert_eq!((report.worst, report.between.len()), (Severity::Bad, 1));
         let text = serde_json::to_string(&report).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert_eq!(serde_json::from_str::<DoctorReport>(&text).unwrap(), report);
         assert!(text.contains("\"worst\":\"bad\""), "{text}");
     }
 }

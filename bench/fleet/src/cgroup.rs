@@ -25,7 +25,7 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(20);
 const PERIOD_US: u64 = 100_000;
 
 /// A group of a run that is gone is removed when it is at least so old: a process id is not the same in every
-/// container, and a run that begins has groups in which nobody is yet.
+/// container, and a run that begins has groups without processes.
 const LEFT_BEHIND_AGE: Duration = Duration::from_secs(60);
 /// The most groups of one folder that are inspected.
 const LOOKED_AT: usize = 4096;
@@ -180,20 +180,20 @@ impl NodeGroups {
         own: &str,
         node: &NodeSpec,
     ) -> Result<(), FleetError> {
-        let mut tried = Vec::new();
+        let mut failures = Vec::new();
         for hierarchy in mounted.iter().filter(|h| h.has(limit.controller)) {
             for base in hierarchy.bases(own) {
                 match self.impose_below(limit, &base, name, hierarchy.v1.is_some()) {
                     Ok(()) => return Ok(()),
-                    Err((path, error)) => tried.push(format!("{}: {error}", path.display())),
+                    Err((path, error)) => failures.push(format!("{}: {error}", path.display())),
                 }
             }
         }
-        let why = match tried.is_empty() {
+        let why = match failures.is_empty() {
             true => {
                 format!("no control group hierarchy with the controller \"{}\" is mounted", limit.controller)
             }
-            false => format!("no control group can be made ({})", tried.join("; ")),
+            false => format!("no control group can be made ({})", failures.join("; ")),
         };
         Err(FleetError::usage(format!(
             "node {}: its {}_limit cannot be set: {why}. Run it as root, or in a group given to you \

@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::event::LossReason;
 use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::inbound::{ConnectionNumber, Inbound, Refusal};
-use crate::strangers::Strangers;
+use crate::unauthenticated::UnauthenticatedConnections;
 use crate::wire::{
     AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, SILENCE_LIMIT, Side,
     ToController, ToWorker,
@@ -43,7 +43,7 @@ pub(crate) struct WorkerConnection {
 
 /// Accepts connections for as long as the controller listens to `inbox`.
 pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::Sender<Inbound>) {
-    let strangers = Arc::new(Strangers::new(inbox.clone()));
+    let unauthenticated = Arc::new(UnauthenticatedConnections::new(inbox.clone()));
     let mut number: ConnectionNumber = 0;
     loop {
         let accepted = tokio::select! {
@@ -54,15 +54,15 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let place = match strangers.place(from.ip()) {
+        let place = match unauthenticated.place(from.ip()) {
             Ok(place) => place,
             Err(why) => {
-                strangers.turn_away(from, why);
+                unauthenticated.refuse(from, why);
                 continue;
             }
         };
         number += 1;
-        let (token, inbox, strangers) = (token.clone(), inbox.clone(), strangers.clone());
+        let (token, inbox, unauthenticated) = (token.clone(), inbox.clone(), unauthenticated.clone());
         tokio::spawn(async move {
             match greet(number, stream, &token, &inbox).await {
                 Ok(Some(connection)) => {
@@ -70,7 +70,7 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
                     connection.keep().await;
                 }
                 Ok(None) => {}
-                Err(why) => strangers.turn_away(from, why),
+                Err(why) => unauthenticated.refuse(from, why),
             }
         });
     }
@@ -177,7 +177,7 @@ fn check(frame: &[u8]) -> Result<Hello, String> {
 async fn refuse(writer: &mut WriteHalf<TcpStream>, refusal: Refusal) {
     let Refusal { why, retry } = refusal;
     let refused = ToWorker::Refused { protocol: PROTOCOL, why, retry };
-    // It is a courtesy: a stranger that does not listen changes nothing.
+    // A peer that does not read this message changes nothing.
     let _ = timeout(REFUSAL_LIMIT, async {
         frame::send(writer, &refused).await?;
         writer.shutdown().await.map_err(FrameError::from)

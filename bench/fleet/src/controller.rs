@@ -30,7 +30,7 @@ use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 /// The version of this program: its workers have the same.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// So many refused connections are reported one by one; then each time their number has doubled.
-const STRANGERS_REPORTED: u64 = 20;
+const REFUSALS_REPORTED: u64 = 20;
 
 /// A worker of the fleet, there or not.
 pub(crate) struct Member {
@@ -87,9 +87,9 @@ pub(crate) struct Controller {
     pub(crate) zero: Option<Nanos>,
     last_task: u64,
     /// Refused connections that were reported.
-    strangers: u64,
-    /// The count of refused connections at which the next one is reported, once [`STRANGERS_REPORTED`] were.
-    next_stranger: u64,
+    refusals_reported: u64,
+    /// The count of refused connections at which the next one is reported, once [`REFUSALS_REPORTED`] were.
+    next_reported: u64,
     pub(crate) leaving: bool,
 }
 
@@ -131,8 +131,8 @@ impl Controller {
             mid_step: None,
             zero: None,
             last_task: 0,
-            strangers: 0,
-            next_stranger: 0,
+            refusals_reported: 0,
+            next_reported: 0,
             leaving: false,
         })
     }
@@ -221,9 +221,9 @@ impl Controller {
         match inbound {
             Inbound::JoinRequest { connection, hello, outgoing, answer } => {
                 let joined = self.admit(&hello);
-                let told = answer.send(joined.clone()).is_ok();
+                let received = answer.send(joined.clone()).is_ok();
                 let id = joined.ok()?;
-                if !told {
+                if !received {
                     // The connection has ended meanwhile: it never joined, and takes no place.
                     self.forget_unknown(&id);
                     return None;
@@ -233,9 +233,9 @@ impl Controller {
             }
             Inbound::Rejected { from, why, count } => {
                 // Not every refusal is reported: the first one past each doubling is.
-                if self.strangers < STRANGERS_REPORTED || count >= self.next_stranger {
-                    self.strangers += 1;
-                    self.next_stranger = (count + 1).next_power_of_two();
+                if self.refusals_reported < REFUSALS_REPORTED || count >= self.next_reported {
+                    self.refusals_reported += 1;
+                    self.next_reported = (count + 1).next_power_of_two();
                     self.events.emit(FleetEvent::Rejected { from: from.to_string(), why, count });
                 }
                 None

@@ -100,14 +100,14 @@ pub enum FleetEvent {
         /// The worker, with its new process.
         worker: WorkerInfo,
     },
-    /// Someone connected to the controller's port and was turned away. Many of them are reported ever more
+    /// A connection to the controller's port was refused. Many of them are reported ever more
     /// rarely; `count` tells how many there were.
     Rejected {
         /// Their address.
         from: String,
         /// Why the connection was refused.
         why: String,
-        /// How many were turned away so far, this one included.
+        /// How many were refused so far, this one included.
         count: u64,
     },
     /// A worker was lost, or could not do its part of an operation.

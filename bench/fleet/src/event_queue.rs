@@ -152,10 +152,10 @@ mod tests {
         run(queue.flush());
         let taken = taken.lock().unwrap();
         let kept = taken.iter().filter(|e| matches!(e, FleetEvent::Progress { .. })).count() as u64;
-        let told: u64 =
+        let reported: u64 =
             taken.iter().map(|e| if let FleetEvent::Dropped { events } = e { *events } else { 0 }).sum();
         assert!(taken.contains(&important));
-        assert!(told >= 500 && kept + told == many, "{kept} kept, {told} dropped");
+        assert!(reported >= 500 && kept + reported == many, "{kept} kept, {reported} dropped");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::mid_step::MidStepChanges;
-use crate::network::LinkSpeed;
+use crate::network::NetworkPathSpeed;
 use crate::network_path::NetworkPath;
 use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
@@ -49,7 +49,7 @@ enum Request {
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
     Measure(BTreeMap<WorkerId, Job>, Option<MidStepChanges>, Answer<StepOutcome>),
     Scan(BTreeMap<WorkerId, Job>, Answer<PerWorker<VerifyReport>>),
-    MeasurePath(NetworkPath, Answer<Result<LinkSpeed, String>>),
+    MeasurePath(NetworkPath, Answer<Result<NetworkPathSpeed, String>>),
     Examine(BTreeMap<WorkerId, ToExamine>, Answer<PerWorker<ExaminedHost>>),
 }
 
@@ -72,12 +72,12 @@ pub struct ExaminedHost {
 }
 
 /// A request, and a channel that ends when the caller does not wait for the answer any more.
-type Asked = (Request, oneshot::Receiver<()>);
+type PendingRequest = (Request, oneshot::Receiver<()>);
 
 /// A fleet of workers, and the controller that they have joined.
 #[derive(Debug)]
 pub struct Fleet {
-    requests: Option<mpsc::Sender<Asked>>,
+    requests: Option<mpsc::Sender<PendingRequest>>,
     /// Ends when the controller's thread has.
     ended: std_mpsc::Receiver<()>,
     /// The same, to be awaited.
@@ -216,7 +216,7 @@ impl Fleet {
     pub async fn measure_path(
         &mut self,
         path: &NetworkPath,
-    ) -> Result<Result<LinkSpeed, String>, FleetError> {
+    ) -> Result<Result<NetworkPathSpeed, String>, FleetError> {
         let path = path.clone();
         self.ask(|answer| Request::MeasurePath(path, answer)).await
     }
@@ -269,7 +269,7 @@ async fn live(
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     wanted: oneshot::Receiver<()>,
     started: oneshot::Sender<Result<(SocketAddr, String), FleetError>>,
-    mut requests: mpsc::Receiver<Asked>,
+    mut requests: mpsc::Receiver<PendingRequest>,
 ) {
     let mut controller = match Controller::listen(&spec, queue, roster).await {
         Ok(controller) => controller,
@@ -295,7 +295,7 @@ async fn live(
 }
 
 /// Does what the handle asks, until it is dropped.
-async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Asked>) {
+async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<PendingRequest>) {
     loop {
         let asked = tokio::select! {
             asked = requests.recv() => asked,

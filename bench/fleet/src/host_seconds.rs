@@ -51,11 +51,11 @@ mod tests {
     fn every_second_of_the_load_is_told_once_at_its_end() {
         let at = |ms: u64| Nanos(ms * 1_000_000);
         let mut seconds = HostSeconds::new(Inventory::default(), at(1000), at(2000), at(4000));
-        let told: Vec<i64> = [900, 1000, 1001, 2003, 2004, 3000, 4000, 4001, 9000]
+        let reported: Vec<i64> = [900, 1000, 1001, 2003, 2004, 3000, 4000, 4001, 9000]
             .into_iter()
             .filter_map(|ms| Some(seconds.poll(at(ms))?.second))
             .collect();
-        assert_eq!(told, [-1, 0, 1]);
+        assert_eq!(reported, [-1, 0, 1]);
         assert_eq!(seconds.next(), None);
     }
 

@@ -21,7 +21,7 @@ pub(crate) enum Inbound {
         outgoing: mpsc::Sender<ToWorker>,
         answer: oneshot::Sender<Result<WorkerId, Refusal>>,
     },
-    /// A connection was refused, the `count`th so far. Not every refusal is reported ([`Strangers::turn_away`]).
+    /// A connection was refused, the `count`th so far. Not every refusal is reported ([`UnauthenticatedConnections::refuse`]).
     Rejected { from: SocketAddr, why: String, count: u64 },
     /// A worker replied to an order.
     Reply { connection: ConnectionNumber, task: u64, reply: Reply },

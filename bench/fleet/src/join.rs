@@ -79,7 +79,7 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
     }
     let deadline = Instant::now() + JOIN_LIMIT;
     let mut pause = FIRST_PAUSE;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let attempt = timeout(ATTEMPT_LIMIT, attempt(options)).await;
         let why = match attempt
@@ -95,9 +95,9 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
                  an address that this host reaches, and is the port right?"
             )));
         }
-        if !told && pause > FIRST_PAUSE * 4 {
+        if !reported && pause > FIRST_PAUSE * 4 {
             tell(&format!("waiting for the controller at {address}: {why}"));
-            told = true;
+            reported = true;
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -137,8 +137,8 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
     let nonces = Nonces { worker: nonce, controller: challenge };
     if !nonces.is_proof(token, Side::Controller, &proof) {
         return Err(Failure::Final(FleetError::usage(format!(
-            "whoever listens at {address} does not have this worker's token: give it the --token that the controller \
-             prints, and see that the address is the controller's"
+            "the program that listens at {address} does not have this worker's token: give this worker the --token that the \
+             controller prints, and check that the address is the controller's"
         ))));
     }
     let proof = ToController::Proof { proof: nonces.proof(token, Side::Worker) };
@@ -176,6 +176,8 @@ fn refused(address: &str, frame: &[u8], message: Option<ToWorker>) -> Failure {
         Ok(AnyRefusal { refused }) => {
             FleetError::usage(format!("the controller at {address} refused this worker: {}", refused.why))
         }
-        Err(_) => FleetError::usage(format!("whoever listens at {address} is no controller of Loadline")),
+        Err(_) => {
+            FleetError::usage(format!("the program that listens at {address} is not a Loadline controller"))
+        }
     })
 }

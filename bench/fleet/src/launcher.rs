@@ -180,7 +180,8 @@ macro_rules! kinds {
             /// The fleet that a study's options ask for. The error is of kind `Usage`.
             pub fn of(options: &FleetOptions) -> Result<Placement, FleetError> {
                 Placement::asked_for(options)?
-                    .ok_or_else(|| FleetError::usage("[fleet] asks for no kind of fleet: say nodes, or join"))
+                    .ok_or_else(|| FleetError::usage("[fleet] names no workers: set nodes (workers on this machine) or join \
+                     (workers that connect to the controller)"))
             }
 
             /// What acts for it.

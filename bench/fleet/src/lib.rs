@@ -52,9 +52,9 @@ pub mod spec;
 mod step;
 mod step_state;
 pub mod stop;
-mod strangers;
 mod successors;
 pub mod token;
+mod unauthenticated;
 pub mod wire;
 pub mod worker;
 
@@ -67,7 +67,7 @@ pub use launcher::{
     CpuShare, FleetKind, FleetOptions, JoiningWorkers, LocalProcesses, OpenPlaces, Placement,
 };
 pub use mid_step::{MidStepChanges, MidStepOrder};
-pub use network::LinkSpeed;
+pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};

@@ -159,13 +159,13 @@ impl LoadState {
             return Err(LoadError::failed("told to run, with nothing prepared"));
         };
         let reply = self.reply.clone();
-        let found = prepared.found();
-        let mut told = 0;
+        let found = prepared.bad_blocks();
+        let mut reported = 0;
         // At once, and in full each time: what a worker has found must not be lost with it.
         let mut tell_found = |reply: &mpsc::Sender<(u64, Reply)>| {
             let report = found.report();
-            if report.bad() > told {
-                told = report.bad();
+            if report.bad() > reported {
+                reported = report.bad();
                 let _ = reply.blocking_send((task, Reply::Found(Box::new(report))));
             }
         };
@@ -202,10 +202,10 @@ impl LoadState {
     /// Tells progress, if the connection has time for it, and not too often.
     fn progress(&self, task: u64) -> impl FnMut(u64, u64) + use<> {
         let reply = self.reply.clone();
-        let mut told: Option<Instant> = None;
+        let mut reported: Option<Instant> = None;
         move |done, total| {
-            if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) || done == total {
-                told = Some(Instant::now());
+            if reported.is_none_or(|reported| reported.elapsed() >= PROGRESS_EVERY) || done == total {
+                reported = Some(Instant::now());
                 let _ = reply.try_send((task, Reply::Progress { done, total }));
             }
         }

@@ -45,10 +45,10 @@ const FOR_MESSAGES: u8 = b'm';
 /// See [`FOR_MESSAGES`].
 const FOR_BYTES: u8 = b'b';
 
-/// What the network between two workers does when it does nothing else.
+/// The speed of the network path between two workers while no load runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LinkSpeed {
+pub struct NetworkPathSpeed {
     /// Median time of a message of 64 bytes there and one back, over TCP, in microseconds.
     pub round_trip_us: f64,
     /// Bytes that arrived in a second, one way, over four TCP connections.
@@ -121,7 +121,11 @@ fn swallow(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// Measures the way to a worker that [listens](listen).
-pub(crate) fn measure(address: SocketAddr, key: Digits, stop: &AtomicBool) -> Result<LinkSpeed, String> {
+pub(crate) fn measure(
+    address: SocketAddr,
+    key: Digits,
+    stop: &AtomicBool,
+) -> Result<NetworkPathSpeed, String> {
     let failed = |e: std::io::Error| match e.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             format!("{address}: nothing moved for {} s", STALL_LIMIT.as_secs())
@@ -136,7 +140,7 @@ pub(crate) fn measure(address: SocketAddr, key: Digits, stop: &AtomicBool) -> Re
     };
     let round_trip_us = round_trip(address, key, stop).map_err(failed)?;
     let bytes_per_s = stream_bytes(address, key, stop).map_err(failed)?;
-    Ok(LinkSpeed { round_trip_us, bytes_per_s })
+    Ok(NetworkPathSpeed { round_trip_us, bytes_per_s })
 }
 
 fn round_trip(address: SocketAddr, key: Digits, stop: &AtomicBool) -> std::io::Result<f64> {
@@ -225,7 +229,7 @@ mod tests {
         let stop = AtomicBool::new(false);
         for _ in 0..6 {
             let error = measure(address, Digits::random().unwrap(), &stop).unwrap_err();
-            assert!(error.contains("ended the connection"), "{error}");
+            assert!(error.contains("closed the connection"), "{error}");
         }
         measure(address, key, &stop).unwrap();
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::controller::Controller;
 use crate::error::FleetError;
 use crate::identity::WorkerId;
-use crate::network::LinkSpeed;
+use crate::network::NetworkPathSpeed;
 use crate::operation::SHORT_ORDER;
 use crate::token::Digits;
 use crate::wire::{Reply, WorkerOrder};
@@ -26,7 +26,7 @@ impl Controller {
     pub(crate) async fn measure_path(
         &mut self,
         path: &NetworkPath,
-    ) -> Result<Result<LinkSpeed, String>, FleetError> {
+    ) -> Result<Result<NetworkPathSpeed, String>, FleetError> {
         let key = Digits::random()?;
         let order = WorkerOrder::Listen { ip: path.ip, key };
         let listening = |reply| match reply {

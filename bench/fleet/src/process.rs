@@ -36,12 +36,12 @@ const CONTROLLER_VARIABLE: &str = "LOADLINE_CONTROLLER_PID";
 /// Whether the controller that started this process as its child was gone before anything could bind the two lives
 /// together. A process without that variable relies on its connection alone.
 pub(crate) fn is_orphan() -> bool {
-    let told = std::env::var(CONTROLLER_VARIABLE).ok().and_then(|pid| pid.parse().ok());
-    is_other_parent(told, std::os::unix::process::parent_id())
+    let expected = std::env::var(CONTROLLER_VARIABLE).ok().and_then(|pid| pid.parse().ok());
+    is_other_parent(expected, std::os::unix::process::parent_id())
 }
 
-fn is_other_parent(told: Option<u32>, parent: u32) -> bool {
-    told.is_some_and(|controller| controller != parent)
+fn is_other_parent(expected: Option<u32>, parent: u32) -> bool {
+    expected.is_some_and(|controller| controller != parent)
 }
 
 /// How a local worker is started, each time anew.
@@ -191,7 +191,7 @@ impl LocalWorker {
         let last = last.into_iter().rev().collect::<Vec<_>>().join(" | ");
         let message = match last.is_empty() {
             true => format!("its process ended ({status})"),
-            false => format!("its process ended ({status}), after it said: {last}"),
+            false => format!("its process ended ({status}); its last output: {last}"),
         };
         WorkerExit { message, usage: status.code() == Some(USAGE) }
     }

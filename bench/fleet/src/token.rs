@@ -3,7 +3,7 @@
 //! The token never travels. Each side makes up a nonce, and proves that it knows the token by an HMAC-SHA256, keyed
 //! with the token, of a label of its own and both nonces. The nonces make every proof good for one connection, the
 //! labels keep one side's proof from being sent back as the other's. The controller proves itself first: a worker
-//! obeys nobody who merely listens at the right address.
+//! obeys no process that merely listens at the right address.
 
 use std::fmt::Write;
 use std::fs::File;

@@ -9,7 +9,7 @@
 //! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
 //!
 //! The token itself never travels ([`crate::token`]). What follows the welcome is neither encrypted nor
-//! authenticated: who can change what passes on the network can still take a connection over. On a network that
+//! authenticated: an attacker that can change what passes on the network can still take a connection over. On a network that
 //! others use, let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
 //! (`ssh -R 4700:127.0.0.1:4700 HOST`).
 //!
@@ -33,7 +33,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::WorkerId;
-use crate::network::LinkSpeed;
+use crate::network::NetworkPathSpeed;
 use crate::outcome::HostCpu;
 pub use crate::token::{Digits, Nonces, Side};
 
@@ -288,7 +288,7 @@ pub enum Reply {
         address: SocketAddr,
     },
     /// What the network to another worker does.
-    Network(LinkSpeed),
+    Network(NetworkPathSpeed),
     /// The network to another worker could not be measured.
     NoWay {
         /// Why the measurement failed.

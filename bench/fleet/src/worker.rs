@@ -325,9 +325,9 @@ impl Session {
 
     /// Tells what the host did in the last second, if this worker watches it and it is time.
     async fn say_host_second(&mut self) -> Result<(), FleetError> {
-        let told =
+        let sent =
             self.seconds.as_mut().and_then(|(task, seconds)| Some((*task, seconds.poll(Nanos::now())?)));
-        match told {
+        match sent {
             Some((task, second)) => {
                 let reply = Reply::HostSecond(Box::new(second));
                 self.send(&ToController::Reply { task, reply }).await

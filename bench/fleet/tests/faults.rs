@@ -73,8 +73,8 @@ fn each_way_to_fail_is_named_and_the_step_ends_for_the_others() {
     }
     let found = of("dies").verify.as_ref().map(|report| report.lost);
     assert_eq!(found, Some(2), "what it found is not lost with it");
-    let told = |e: &FleetEvent| matches!(e, FleetEvent::BadBlocks { report, .. } if report.bad() == 2);
-    assert!(events.all().iter().any(told));
+    let is_reported = |e: &FleetEvent| matches!(e, FleetEvent::BadBlocks { report, .. } if report.bad() == 2);
+    assert!(events.all().iter().any(is_reported));
     let mut named: Vec<String> = Vec::new();
     for event in events.all() {
         if let FleetEvent::Lost { worker, loss } = event {
@@ -109,7 +109,7 @@ fn if_nobody_can_begin_the_outcome_says_why_of_each() {
 }
 
 #[test]
-fn the_brake_of_one_worker_ends_the_load_of_all() {
+fn a_stop_condition_of_one_worker_ends_the_load_of_all() {
     let events = Events::default();
     run(async {
         let here = events.clone();

@@ -1,4 +1,4 @@
-//! Who is let in, who is turned away, and that nobody disturbs.
+//! Which connections are accepted, which are refused, and that none disturbs the run.
 
 mod common;
 
@@ -105,8 +105,11 @@ fn who_may_not_join_is_told_why() {
         a.join().unwrap();
         b.join().unwrap();
     });
-    let told = format!("{:?}", events.all());
-    assert!(!told.contains(common::TOKEN) && !told.contains("the-wrong-token"), "no token is ever told");
+    let reported = format!("{:?}", events.all());
+    assert!(
+        !reported.contains(common::TOKEN) && !reported.contains("the-wrong-token"),
+        "no token is ever told"
+    );
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
     });
 }
 
-/// Reads a hello, and answers as somebody does who has this token.
+/// Reads a hello, and answers as a controller with this token does.
 fn challenge(wire: &mut Wire, token: &str) -> Nonces {
     let worker = match wire.receive(Duration::from_secs(5)).unwrap() {
         Some(ToController::Hello(hello)) => hello.nonce,
@@ -222,7 +222,7 @@ fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
             }
             _ => drop(challenge(&mut wire, if act == 1 { "a-guessed-token" } else { "" })),
         }
-        // The worker may have hung up already.
+        // The worker may have closed the connection already.
         let _ = wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) });
         let _ = wire.send(&ToWorker::Do { task: 1, order: WorkerOrder::MakeFiles(made.clone()) });
         let error = worker.join().unwrap().unwrap_err();

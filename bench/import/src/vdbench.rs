@@ -93,20 +93,20 @@ struct Interval {
 }
 
 /// A run's name and what was asked of it that its point does not keep.
-struct Asked {
+struct RunParameters {
     run: String,
     /// Threads, and percent of seeks, of read hits and of write hits.
     parts: [Option<f64>; 4],
 }
 
-/// What the parts of [`Asked`] are.
+/// What the parts of [`RunParameters`] are.
 const PARTS: [(&str, &str); 4] =
     [("threads", "threads"), ("seekpct", "% seeks"), ("rhpct", "% read hits"), ("whpct", "% write hits")];
 
 /// Reads a flat file.
 pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
     let mut columns: Columns = HashMap::new();
-    let (mut points, mut asked) = (Vec::new(), Vec::<Asked>::new());
+    let (mut points, mut parameters) = (Vec::new(), Vec::<RunParameters>::new());
     let mut intervals: Vec<Interval> = Vec::new();
     let (mut rows, mut odd, mut formats, mut files) = (0_usize, 0_usize, 0_usize, 0_usize);
     for (at, line) in text.lines().enumerate() {
@@ -161,7 +161,7 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
         for (part, (name, _)) in parts.iter_mut().zip(PARTS) {
             *part = row.figure(name)?;
         }
-        asked.push(Asked { run: run.to_string(), parts });
+        parameters.push(RunParameters { run: run.to_string(), parts });
         points.push(point);
     }
     if columns.is_empty() {
@@ -172,7 +172,7 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
         let problem = "no run has a row \"avg_…\", so that none was complete";
         return Err(ImportError::new(file, problem, "run vdbench to its end"));
     }
-    name(&mut points, &asked);
+    name(&mut points, &parameters);
     let mut findings = Vec::new();
     if odd > 0 {
         findings.push(Finding::doubt(
@@ -241,7 +241,7 @@ fn point(row: &Row, run: &str, iops: Option<Stated>, mean: Option<Stated>) -> Re
     let of_files = is_of_files(row.columns);
     let percent = |value: Option<f64>| value.filter(|percent| *percent <= 100.0);
     let reads = percent(row.figure("rdpct")?).or(percent(row.figure("read%")?));
-    let asked = row.figure("reqrate")?.filter(|rate| *rate > 0.0 && *rate < UNLIMITED && !of_files);
+    let requested = row.figure("reqrate")?.filter(|rate| *rate > 0.0 && *rate < UNLIMITED && !of_files);
     let largest = match of_files {
         true => {
             let each = [row.stated("read_resp_max", 1e3)?, row.stated("write_resp_max", 1e3)?];
@@ -255,7 +255,7 @@ fn point(row: &Row, run: &str, iops: Option<Stated>, mean: Option<Stated>) -> Re
         profile: kept(run),
         block_bytes: row.figure("xfersize")?.filter(|size| *size >= 1.0),
         write_percent: reads.map(|reads| 100.0 - reads),
-        rate_iops: asked,
+        rate_iops: requested,
         iops,
         throughput: bytes.map(|bytes_per_s| Throughput {
             bytes_per_s,
@@ -298,18 +298,20 @@ fn window(point: &mut Point, intervals: &[Interval], from: u32, to: u32) {
 
 /// Gives points of one run definition a family, which says what else tells them apart. The runs of a curve have the share
 /// of its maximum in their names: `rd1_(10%)`.
-fn name(points: &mut [Point], asked: &[Asked]) {
+fn name(points: &mut [Point], parameters: &[RunParameters]) {
     let base = |run: &str| run.split("_(").next().unwrap_or(run).to_string();
     let varies = |part: usize| {
-        let values: BTreeSet<Option<u64>> =
-            asked.iter().map(|asked| asked.parts.get(part).copied().flatten().map(f64::to_bits)).collect();
+        let values: BTreeSet<Option<u64>> = parameters
+            .iter()
+            .map(|parameters| parameters.parts.get(part).copied().flatten().map(f64::to_bits))
+            .collect();
         values.len() > 1
     };
     let varying: Vec<usize> = (0..PARTS.len()).filter(|part| varies(*part)).collect();
-    for (point, asked) in points.iter_mut().zip(asked) {
-        let mut family = base(&asked.run);
+    for (point, parameters) in points.iter_mut().zip(parameters) {
+        let mut family = base(&parameters.run);
         for part in &varying {
-            let value = asked.parts.get(*part).copied().flatten();
+            let value = parameters.parts.get(*part).copied().flatten();
             if let (Some(value), Some((_, what))) = (value, PARTS.get(*part)) {
                 family.push_str(&format!(", {value} {what}"));
             }

@@ -91,7 +91,7 @@ fn zones(
         let end = (first + (bytes / align).max(1)).min(places);
         if end == first {
             return Err(LoadError::usage(format!(
-                "{name}: the hot spots leave no block for the one of {} % of the I/O: use a larger working set",
+                "{name}: no block is left for the hot spot that receives {} % of the I/O: use a larger working set",
                 spot.io_percent
             )));
         }
@@ -102,7 +102,8 @@ fn zones(
     if percent < 100.0 {
         if first == places {
             return Err(LoadError::usage(format!(
-                "{name}: the hot spots cover the whole working set with {percent} % of the I/O: the rest has no place"
+                "{name}: the hot spots cover the whole working set but receive only {percent} % of the I/O, so the remaining \
+                 I/O has no blocks"
             )));
         }
         zones.push(Zone { up_to: u64::MAX, first, places: places - first });

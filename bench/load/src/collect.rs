@@ -11,10 +11,10 @@ use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::window::Window;
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::brake::Watch;
 use crate::halt::Halt;
 use crate::outcome::CpuTime;
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 
 /// Completions are recorded at most this long after their second ended; then a second's records are handed on.
 pub(crate) const GRACE: Nanos = Nanos(200_000_000);
@@ -30,15 +30,15 @@ pub(crate) struct Collector<'a> {
     pub(crate) pending: BTreeMap<(i64, u32, Phase), Interval>,
     /// CPU time when the window opened and closed.
     pub(crate) marks: [Option<CpuTime>; 2],
-    /// Nanoseconds that each thread has looked for completions in vain.
-    pub(crate) looked: Vec<Arc<AtomicU64>>,
+    /// Nanoseconds that each thread has polled for completions in vain.
+    pub(crate) polled: Vec<Arc<AtomicU64>>,
     pub(crate) receive: Receiver<Interval>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) sink: &'a mut Sink<'a>,
 }
 
 impl Collector<'_> {
-    /// Until every thread has ended, or a stop. Returns why the brake ended it, and how many whole seconds of
+    /// Until every thread has ended, or a stop. Returns which stop condition ended it, and how many whole seconds of
     /// the window there are then.
     pub(crate) fn collect(
         &mut self,
@@ -55,7 +55,7 @@ impl Collector<'_> {
             }
             for (mark, moment) in self.marks.iter_mut().zip([self.timetable.open, self.timetable.close]) {
                 if mark.is_none() && now >= moment {
-                    *mark = Some(cpu_time(&self.looked));
+                    *mark = Some(cpu_time(&self.polled));
                 }
             }
             if now >= second_over {
@@ -65,7 +65,7 @@ impl Collector<'_> {
                 second_over = second_over + Nanos::SECOND;
                 if let Some(why) = self.hand_on(Some(second)) {
                     halt.tell();
-                    self.marks[1].get_or_insert_with(|| cpu_time(&self.looked));
+                    self.marks[1].get_or_insert_with(|| cpu_time(&self.polled));
                     let length = (self.window.length().0 / Nanos::SECOND.0) as i64;
                     return Some(((second + 1).clamp(0, length) as u64, why));
                 }
@@ -115,11 +115,11 @@ impl Collector<'_> {
     pub(crate) fn cpu(&self) -> CpuTime {
         match self.marks {
             [Some(open), close] => {
-                let close = close.unwrap_or_else(|| cpu_time(&self.looked));
+                let close = close.unwrap_or_else(|| cpu_time(&self.polled));
                 CpuTime {
                     user_s: close.user_s - open.user_s,
                     system_s: close.system_s - open.system_s,
-                    looking_s: close.looking_s - open.looking_s,
+                    polling_s: close.polling_s - open.polling_s,
                 }
             }
             _ => CpuTime::default(),
@@ -128,13 +128,13 @@ impl Collector<'_> {
 }
 
 /// CPU time of this process so far. The kernel counts io_uring's workers as its threads.
-fn cpu_time(looked: &[Arc<AtomicU64>]) -> CpuTime {
+fn cpu_time(polled: &[Arc<AtomicU64>]) -> CpuTime {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the process itself can always be asked for");
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
-    let looking: u64 = looked.iter().map(|looked| looked.load(Ordering::Relaxed)).sum();
+    let polling: u64 = polled.iter().map(|polled| polled.load(Ordering::Relaxed)).sum();
     CpuTime {
         user_s: seconds(usage.user_time()),
         system_s: seconds(usage.system_time()),
-        looking_s: looking as f64 / 1e9,
+        polling_s: polling as f64 / 1e9,
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn device_size(file: &File, name: &str) -> Result<(ByteSize, u64), Lo
 /// What direct I/O on a regular file must be aligned to; `None` if its file system does none, though it took the
 /// flag. 1 where nothing is known that it must be aligned to.
 pub(crate) fn alignment(file: &File, metadata: &Metadata) -> Option<u64> {
-    match told(file) {
+    match reported_alignment(file) {
         Some(0) => None,
         Some(bytes) => Some(u64::from(bytes)),
         None => Some(below(file, metadata.dev()).unwrap_or(1)),
@@ -43,7 +43,7 @@ pub(crate) fn alignment(file: &File, metadata: &Metadata) -> Option<u64> {
 }
 
 /// What the kernel says (`STATX_DIOALIGN`, Linux 6.1, not of every file system): 0 where there is no direct I/O.
-fn told(file: &File) -> Option<u32> {
+fn reported_alignment(file: &File) -> Option<u32> {
     // SAFETY: statx is plain data for which zeros are valid; the call fills it for an open descriptor, with an
     // empty path that is a valid C string.
     let found = unsafe {

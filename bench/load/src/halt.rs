@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use loadline_base::clock::Nanos;
 
-/// Shared by the threads of a load. Whoever finds that the load is to end tells it here, and all end soon.
+/// Shared by the threads of a load. A thread that finds that the load is to end sets it here, and all threads end soon.
 #[derive(Debug, Default)]
 pub(crate) struct Halt {
     is_told: AtomicBool,

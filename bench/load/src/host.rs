@@ -264,7 +264,7 @@ pub struct Pressure {
     pub memory_some: f64,
 }
 
-/// What a block device did in one second, whoever asked for it.
+/// What a block device did in one second, for all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskSecond {

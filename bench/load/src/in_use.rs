@@ -1,4 +1,4 @@
-//! Who holds a device or a file, so that it must be left alone.
+//! The users of a device or a file, because of which it must be left alone.
 //!
 //! Everything is compared by identity (device and inode, or device number), never by the text of a path: hard links,
 //! bind mounts and other namespaces give one file many names.
@@ -33,8 +33,8 @@ impl Identity {
     }
 }
 
-/// Who uses this block device, a part of it or the disk that it is a part of, or this file as a disk; `None` if
-/// nobody that the kernel tells of. An exclusive open, and locks, tell of the rest.
+/// The user of this block device, a part of it or the disk that it is a part of, or of this file as a disk; `None` if
+/// the kernel reports none. An exclusive open, and locks, show the rest.
 pub(crate) fn holder_of(identity: Identity) -> Option<String> {
     match identity {
         Identity::Device(number) => holder_of_device(number),
@@ -43,8 +43,8 @@ pub(crate) fn holder_of(identity: Identity) -> Option<String> {
     }
 }
 
-/// Who uses the block device with this number (`st_rdev`), a part of it or the disk that it is a part of, in words; `None`
-/// if nobody that the kernel tells of: who opened it exclusively is not told.
+/// The user of the block device with this number (`st_rdev`), a part of it or the disk that it is a part of, in words; `None`
+/// if the kernel reports none: it does not report which process opened it exclusively.
 pub fn holder_of_device(number: u64) -> Option<String> {
     parts_of(number).into_iter().find_map(|part| {
         let number = fs::read_to_string(part.join("dev")).ok()?;

@@ -12,13 +12,13 @@ use nix::errno::Errno;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::address::{Addresses, below};
-use crate::brake::Watch;
 use crate::data::Stamp;
 use crate::engine::{Engine, Io, Kind};
 use crate::halt::Halt;
 use crate::outcome::VerifyReport;
 use crate::pace::Schedule;
 use crate::record::{Recorder, Sample, Timetable};
+use crate::stop_condition::Watch;
 use crate::verify::Verifier;
 
 /// At most this many I/Os are handed over at once: on a disk, handing over whole batches settles into lockstep
@@ -27,7 +27,7 @@ const BATCH: usize = 4;
 /// How often another offset is drawn when a verified block has a write in flight, before the slot has to wait.
 const REDRAWS: usize = 16;
 /// How soon a write that found no free block looks for one again, unless a completion comes first.
-const LOOK_AGAIN: Nanos = Nanos(1_000_000);
+const RETRY_AFTER: Nanos = Nanos(1_000_000);
 /// The longest sleep: a stop is noticed after this.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
@@ -55,8 +55,8 @@ pub(crate) struct Setting {
     pub(crate) collect: usize,
     /// Spin instead of sleeping.
     pub(crate) poll: bool,
-    /// Nanoseconds of CPU in which it looked for completions and saw none, so far. This thread's alone to write.
-    pub(crate) looked: Arc<AtomicU64>,
+    /// Nanoseconds of CPU in which it polled for completions and saw none, so far. This thread's alone to write.
+    pub(crate) polled: Arc<AtomicU64>,
     pub(crate) addresses: Addresses,
     pub(crate) schedule: Option<Schedule>,
     pub(crate) stamp: Option<Stamp>,
@@ -149,7 +149,7 @@ impl<E: Engine> Issuer<E> {
             self.engine.wait(want, limit)?;
             let woken = Nanos::now();
             self.learn_to_wake(now, limit, woken);
-            self.setting.looked.store(self.engine.looked().as_nanos() as u64, Ordering::Relaxed);
+            self.setting.polled.store(self.engine.polled().as_nanos() as u64, Ordering::Relaxed);
             now = self.complete(woken)?;
             self.recorder.roll(now);
             if self.recorder.second_ended() {
@@ -159,14 +159,14 @@ impl<E: Engine> Issuer<E> {
         match halt.at().filter(|_| !self.setting.watch.tripped()) {
             None => self.censor(now, timetable.close),
             // The window ends with the last whole second. What was intended before and has not come back counts with its age.
-            Some(told) => self.censor(now, timetable.begin_of(timetable.second(told))),
+            Some(halted) => self.censor(now, timetable.begin_of(timetable.second(halted))),
         }
         self.abandon();
         self.recorder.finish();
         Ok(self.report)
     }
 
-    /// Tells the brake of I/Os that do not come back: they are in no histogram.
+    /// Reports I/Os to the stop condition that do not come back: they are in no histogram.
     fn watch_overdue(&self, now: Nanos) {
         if self.setting.watch.wanted() {
             let out = self.slots.iter().filter(|slot| slot.in_flight);
@@ -371,7 +371,7 @@ impl<E: Engine> Issuer<E> {
         let mut wake = self.recorder.next_second().min(give_up);
         if self.pending.is_some() && !self.free.is_empty() {
             // It is due, and cannot be issued: looking for a block all the time would only take CPU.
-            wake = wake.min(now + LOOK_AGAIN);
+            wake = wake.min(now + RETRY_AFTER);
         } else if let Some(schedule) = &self.setting.schedule
             && !self.free.is_empty()
             // What is due after the load's end is never issued: waiting for it would spin through the drain.
@@ -488,7 +488,7 @@ mod tests {
             drain: Nanos(400_000_000),
             collect: 1,
             poll: false,
-            looked: Arc::default(),
+            polled: Arc::default(),
             addresses: Addresses::new(space, profile.pattern, Arc::new(AtomicU64::new(0))),
             schedule: Some(Schedule::new(begin, 100.0, Arrival::Uniform, (0, 1), 1)),
             stamp: None,

@@ -7,11 +7,11 @@ use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::brake::StopIf;
 use crate::error::LoadError;
+use crate::stop_condition::StopIf;
 use crate::target::{Disk, Target};
 
-/// Who hands I/Os to the kernel.
+/// The engine that hands I/Os to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -24,7 +24,7 @@ pub enum Engine {
     Threads,
 }
 
-/// Blocks that say who wrote them, and a journal of what was acknowledged.
+/// Blocks that name their writer, and a journal of what was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
@@ -51,11 +51,11 @@ pub struct Job {
     pub drain: TimeSpan,
     /// Where the random numbers begin. Two workers of one step get different seeds.
     pub seed: u64,
-    /// Who hands I/Os to the kernel.
+    /// The engine that hands I/Os to the kernel.
     pub engine: Engine,
     /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
     pub poll: bool,
-    /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Looking for
+    /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Polling for
     /// completions before sleeping only pays where there are CPUs for it.
     #[serde(default)]
     pub neighbours: u32,
@@ -100,7 +100,7 @@ impl Job {
     /// How many CPUs the load can use at the most, its helpers in the kernel included. `engine`: which ran, in words.
     pub fn most_cpus(&self, engine: &str) -> u64 {
         let of_thread = |target: &Target| match target {
-            // The thread itself talks to the server.
+            // The thread itself exchanges messages with the server.
             Target::Nbd(_) | Target::Vhost(_) => 1,
             Target::Path(_) if engine == "threads" => u64::from(self.profile.outstanding),
             // With a worker of io_uring in the kernel, or threads of librbd.

@@ -7,12 +7,11 @@
 //! | [`host`] | what the host is, and what it was doing |
 //! | [`memory`] | how much memory can be had |
 //! | [`target`] | what a disk is, and the files that Loadline makes as disks |
-//! | [`brake`] | limits that end a load before it hurts |
+//! | [`stop_condition`] | limits that end a load before it hurts |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`mod@prepare`] | a job made ready, and run: phases, the stream of intervals |
 //! | [`outcome`] | what it comes to |
 
-pub mod brake;
 pub mod error;
 mod halt;
 pub mod host;
@@ -20,6 +19,7 @@ pub mod job;
 pub mod outcome;
 pub mod prepare;
 pub mod result;
+pub mod stop_condition;
 pub mod target;
 
 mod address;
@@ -43,7 +43,6 @@ mod threads;
 mod verify;
 mod vhost;
 
-pub use brake::StopIf;
 pub use collect::Sink;
 pub use engine::uring::try_whole as try_io_uring;
 pub use error::LoadError;
@@ -52,5 +51,6 @@ pub use job::{Engine, Job, Verify};
 pub use open::{Examined, examine};
 pub use outcome::{CpuTime, Outcome, Scan, VerifyReport, engine_alone};
 pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load};
+pub use stop_condition::StopIf;
 pub use target::{Disk, FileIdentity, Target, WritePermission};
-pub use verify::{Found, temporary_journal};
+pub use verify::{BadBlocks, temporary_journal};

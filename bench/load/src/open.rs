@@ -31,9 +31,9 @@ use crate::{direct, extents, sweep};
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How an open disk is reached.
+/// The transport to an open disk.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum Transport {
     /// It is nowhere.
     Null,
     /// A file or block device.
@@ -46,25 +46,25 @@ pub(crate) enum Way {
     Rbd(Arc<RbdDisk>),
 }
 
-impl Way {
+impl Transport {
     /// Whether a server of this host has the disk: by shared memory, or at a socket in the file system.
     pub(crate) fn is_served_here(&self) -> bool {
         match self {
-            Way::Vhost(_) => true,
-            Way::Nbd(uri) => matches!(uri.server, Server::Unix(_)),
-            Way::Null | Way::File(_) | Way::Rbd(_) => false,
+            Transport::Vhost(_) => true,
+            Transport::Nbd(uri) => matches!(uri.server, Server::Unix(_)),
+            Transport::Null | Transport::File(_) | Transport::Rbd(_) => false,
         }
     }
 }
 
 /// An open disk, locked against other users; but a server's: NBD knows no locks, a vhost-user server has one
-/// front-end, and of an image it was looked who else has it open.
+/// front-end, and of an image its other clients were checked.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
     pub(crate) name: String,
     /// How it is reached.
-    pub(crate) way: Way,
+    pub(crate) transport: Transport,
     pub(crate) size: ByteSize,
     /// The file lives in memory (tmpfs).
     pub(crate) in_memory: bool,
@@ -80,7 +80,7 @@ pub(crate) struct OpenDisk {
 /// does not fit.
 pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let mut open = open_as(disk, profile, write, write)?;
-    if let Way::File(file) = &open.way
+    if let Transport::File(file) = &open.transport
         && profile.write_percent < 100
     {
         let stat = fstat(file).map_err(|e| LoadError::failed(format!("{}: {}", open.name, e.desc())))?;
@@ -92,13 +92,13 @@ pub(crate) fn open(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDi
     Ok(open)
 }
 
-/// As [`open`], but for what was never written. `alone`: nobody else may even read it meanwhile.
+/// As [`open`], but for what was never written. `alone`: no other process may even read it meanwhile.
 fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<OpenDisk, LoadError> {
     let path = match &disk.target {
         Target::Null(size) => {
             return Ok(OpenDisk {
                 name: disk.target.to_string(),
-                way: Way::Null,
+                transport: Transport::Null,
                 size: *size,
                 in_memory: true,
                 direct: true,
@@ -140,10 +140,17 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     check_alignment(&name, profile, needed)?;
     let in_memory = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
     let unwritten = ByteSize(0);
-    Ok(OpenDisk { name, way: Way::File(Arc::new(file.into())), size, in_memory, direct, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::File(Arc::new(file.into())),
+        size,
+        in_memory,
+        direct,
+        unwritten,
+    })
 }
 
-/// Asks an NBD server for a disk. Who else uses it is not known.
+/// Asks an NBD server for a disk. Its other users are not known.
 fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
     may_write_to_server(disk, write)?;
@@ -159,11 +166,11 @@ fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result
             profile.block_size
         )));
     }
-    let (way, unwritten) = (Way::Nbd(uri.clone()), ByteSize(0));
-    Ok(OpenDisk { name, way, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
+    let (transport, unwritten) = (Transport::Nbd(uri.clone()), ByteSize(0));
+    Ok(OpenDisk { name, transport, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
 }
 
-/// Connects to a vhost-user-blk server. It has one front-end: nobody else uses the disk by it.
+/// Connects to a vhost-user-blk server. It has one front-end, so no other process uses the disk through it.
 fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
     may_write_to_server(disk, write)?;
@@ -176,7 +183,14 @@ fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Res
     }
     check_alignment(&name, profile, vhost.least.into())?;
     let (size, unwritten) = (ByteSize(vhost.bytes), ByteSize(0));
-    Ok(OpenDisk { name, way: Way::Vhost(Arc::new(vhost)), size, in_memory: false, direct: true, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::Vhost(Arc::new(vhost)),
+        size,
+        in_memory: false,
+        direct: true,
+        unwritten,
+    })
 }
 
 /// Opens an image of a Ceph cluster. Without a cache, each write is durable when it is answered.
@@ -186,7 +200,14 @@ fn open_rbd(disk: &Disk, uri: &RbdUri, profile: &Profile, write: bool) -> Result
     check_alignment(&name, profile, 512)?;
     let rbd = RbdDisk::open(uri, write)?;
     let (size, unwritten) = (ByteSize(rbd.bytes), ByteSize(0));
-    Ok(OpenDisk { name, way: Way::Rbd(Arc::new(rbd)), size, in_memory: false, direct: true, unwritten })
+    Ok(OpenDisk {
+        name,
+        transport: Transport::Rbd(Arc::new(rbd)),
+        size,
+        in_memory: false,
+        direct: true,
+        unwritten,
+    })
 }
 
 /// What a server has was not made by us.
@@ -195,8 +216,8 @@ fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
         return Ok(());
     }
     Err(LoadError::usage(format!(
-        "{} is a disk that Loadline did not make, and this load writes to it: its data would be lost. If they may be, say \
-         --destroy-data; or use a profile that only reads (W0)",
+        "{} is a disk that Loadline did not make, and this load would overwrite its data. To allow that, add --destroy-data; \
+         or use a profile that only reads (W0)",
         disk.target
     )))
 }
@@ -212,13 +233,13 @@ pub struct Examined {
 
 /// Whether a disk could be measured by this profile now, and what it is. It is opened as a measurement would, but for
 /// reading only, whatever the profile does; whether it may be written to is not asked. `alone`: it will be written to,
-/// so that nobody else may even read it.
+/// so that no other process may even read it.
 pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
-    let identity = match &open.way {
-        Way::Null | Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_) => None,
-        Way::File(file) => {
+    let identity = match &open.transport {
+        Transport::Null | Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => None,
+        Transport::File(file) => {
             let failed = |e: Errno| LoadError::failed(format!("{target} cannot be checked: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;
             let device = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
@@ -265,8 +286,8 @@ fn may_write(name: &str, permission: &WritePermission, device: bool) -> Result<(
         WritePermission::Destroy => Ok(()),
         WritePermission::Made(_) if !device => Ok(()),
         _ => Err(LoadError::usage(format!(
-            "{name} is {}, and this load writes to it: its data would be lost. If they may be, say --destroy-data; \
-             or use a profile that only reads (W0)",
+            "{name} is {}, and this load would overwrite its data. To allow that, add --destroy-data; or use a profile that \
+             only reads (W0)",
             if device { "a block device" } else { "a file that Loadline did not make" }
         ))),
     }
@@ -342,7 +363,7 @@ fn lock(file: &File, name: &str, write: bool) -> Result<(), LoadError> {
     }
 }
 
-/// Tries for a while to get a lock that someone else has. A file system without locks (some that are shared over a
+/// Tries for a while to get a lock that another process has. A file system without locks (some that are shared over a
 /// network) is used without one.
 fn lock_by(patience: Duration, mut attempt: impl FnMut() -> nix::Result<()>) -> bool {
     let limit = Instant::now() + patience;
@@ -415,11 +436,11 @@ mod tests {
 
     #[test]
     fn a_server_at_a_socket_in_the_file_system_is_on_this_host() {
-        let is_here = |uri: &str| Way::Nbd(uri.parse().unwrap()).is_served_here();
+        let is_here = |uri: &str| Transport::Nbd(uri.parse().unwrap()).is_served_here();
         assert!(is_here("nbd+unix:///export?socket=/run/nbd.sock"));
         // Not even the loopback address says so: it may be a tunnel's end.
         assert!(!is_here("nbd://127.0.0.1/export"));
-        assert!(!Way::Null.is_served_here());
+        assert!(!Transport::Null.is_served_here());
     }
 
     #[test]
@@ -428,7 +449,7 @@ mod tests {
         let path = folder.path().join("disk");
         make_file(&path, ByteSize::MIB).unwrap();
         let opened = open(&disk(&path, WritePermission::Destroy), &Profile::default(), false).unwrap();
-        let Way::File(file) = &opened.way else { panic!("it is a file") };
+        let Transport::File(file) = &opened.transport else { panic!("it is a file") };
         let flags = fcntl::fcntl(file, FcntlArg::F_GETFL).unwrap();
         let flags = OFlag::from_bits_truncate(flags);
         assert_eq!(flags & OFlag::O_ACCMODE, OFlag::O_RDONLY);

@@ -18,17 +18,17 @@ pub struct CpuTime {
     pub user_s: f64,
     /// In the kernel, seconds.
     pub system_s: f64,
-    /// Of both, what its load threads spent looking for completions that had not come, before sleeping for them, seconds:
+    /// Of both, what its load threads spent polling for completions that had not come, before sleeping for them, seconds:
     /// time in which they could have done more.
     #[serde(default)]
-    pub looking_s: f64,
+    pub polling_s: f64,
 }
 
 impl AddAssign for CpuTime {
     fn add_assign(&mut self, other: CpuTime) {
         self.user_s += other.user_s;
         self.system_s += other.system_s;
-        self.looking_s += other.looking_s;
+        self.polling_s += other.polling_s;
     }
 }
 
@@ -38,10 +38,10 @@ impl CpuTime {
         self.user_s + self.system_s
     }
 
-    /// CPU time that the load took: without what was spent looking for completions. (That is taken by the wall clock, so
+    /// CPU time that the load took: without what was spent polling for completions. (That is taken by the wall clock, so
     /// that it may come to slightly more than the kernel counts.)
     pub fn working_s(&self) -> f64 {
-        (self.used_s() - self.looking_s).max(0.0)
+        (self.used_s() - self.polling_s).max(0.0)
     }
 }
 
@@ -64,7 +64,7 @@ pub struct VerifyReport {
     #[serde(default)]
     pub unreadable: u64,
     /// Of those checked, how many could not be judged, since a write to them was in flight while they were read, or
-    /// had an outcome that nobody saw.
+    /// had no known outcome.
     pub unjudged: u64,
     /// The first of the bad blocks, in words; at most twenty.
     pub examples: Vec<String>,
@@ -87,7 +87,7 @@ impl VerifyReport {
         (self.bad() == 0 && self.checked == self.unjudged).then(|| {
             let found = match self.checked {
                 0 => "no write was ever issued or acknowledged with this journal, so no block was checked".into(),
-                n => format!("none: a write of unknown outcome was the last to each of {n}"),
+                n => format!("none: the last write to each of the {n} checked blocks has an unknown outcome"),
             };
             Finding::doubt(
                 FindingKind::Integrity,
@@ -143,13 +143,13 @@ impl Scan {
     }
 }
 
-/// What is added to the name of an engine whose threads looked for completions for a while before they slept (closed loop,
+/// What is added to the name of an engine whose threads polled for completions for a while before they slept (closed loop,
 /// a file in memory or a server on this host, CPUs to spare). It may use all of a CPU, and finds completions sooner than one that sleeps.
-pub(crate) const LOOKING: &str = ", looking before sleeping";
+pub(crate) const POLLING: &str = ", polling before sleeping";
 
-/// The engine alone: whether it looked for completions before it slept depends on what else the host did.
+/// The engine alone: whether it polled for completions before it slept depends on what else the host did.
 pub fn engine_alone(engine: &str) -> &str {
-    engine.strip_suffix(LOOKING).unwrap_or(engine)
+    engine.strip_suffix(POLLING).unwrap_or(engine)
 }
 
 /// What a job came to.
@@ -161,12 +161,12 @@ pub struct Outcome {
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.
     pub findings: Vec<Finding>,
-    /// Which engine ran, in words: `io_uring`, `vhost-user`, `librbd`, `threads`, `null`; and `, looking
+    /// Which engine ran, in words: `io_uring`, `vhost-user`, `librbd`, `threads`, `null`; and `, polling
     /// before sleeping` if they did.
     pub engine: String,
     /// What the checks of blocks found, if verifying.
     pub verify: Option<VerifyReport>,
-    /// Why the brake ended it, if it did: then the window is shorter than asked.
+    /// The stop condition that ended it, if one did: then the window is shorter than asked.
     pub stop_condition: Option<String>,
     /// Why it ended before its time otherwise, if it did (a stop, or a thread that failed): then the window is what there was of
     /// it, in whole seconds.
@@ -174,7 +174,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome, if the load did not end before its time; for who needs all of it.
+    /// The outcome, if the load did not end before its time; for callers that need all of it.
     pub fn whole(self) -> Result<Outcome, LoadError> {
         match self.ended_early {
             Some(error) => Err(error),

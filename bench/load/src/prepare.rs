@@ -25,11 +25,11 @@ use crate::error::LoadError;
 use crate::job::{Engine, Job};
 use crate::memory;
 use crate::nbd::connect;
-use crate::open::{self, OpenDisk, Way};
+use crate::open::{self, OpenDisk, Transport};
 use crate::outcome::{Scan, VerifyReport};
 use crate::sweep::{self, Task};
 use crate::target::Target;
-use crate::verify::{Found, Journal, Reported, Verifier};
+use crate::verify::{BadBlocks, Journal, Reported, Verifier};
 
 /// A job whose disks are open.
 pub struct Prepared {
@@ -71,7 +71,7 @@ pub fn prepare_to_scan(job: &Job) -> Result<Prepared, LoadError> {
     Prepared::open(job, Purpose::Scan(Reported::Forget))
 }
 
-/// Like [`prepare_to_scan`], for who has the report of a load that this process ran last under the same journals, and
+/// Like [`prepare_to_scan`], for a caller with the report of a load that this process ran last under the same journals, and
 /// adds that of the scan to it: bad blocks that the load reported are not counted again.
 pub fn prepare_to_scan_after_load(job: &Job) -> Result<Prepared, LoadError> {
     Prepared::open(job, Purpose::Scan(Reported::Keep))
@@ -109,9 +109,9 @@ type SweepOne<'a> =
     dyn Fn(&Prepared, usize, &AtomicU64, &AtomicBool, &mut VerifyReport) -> Result<(), LoadError> + Sync + 'a;
 
 impl Prepared {
-    /// What it will have found while it runs: kept by whoever must know even if it does not end.
-    pub fn found(&self) -> Found {
-        Found(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
+    /// What it will have found while it runs: kept by a caller that must know even if the load does not end.
+    pub fn bad_blocks(&self) -> BadBlocks {
+        BadBlocks(self.disks.iter().filter_map(|disk| disk.verifier.clone()).collect())
     }
 
     /// The targets and the sizes of their disks, bytes.
@@ -142,16 +142,17 @@ impl Prepared {
         for (index, disk) in job.disks.iter().enumerate() {
             let open = open::open(disk, &purpose.profile(job), write)?;
             let space = Arc::new(Space::new(profile, open.size, &open.name)?);
-            if let (Purpose::Scan(_), false, Way::File(file)) = (purpose, open.direct, &open.way) {
+            if let (Purpose::Scan(_), false, Transport::File(file)) = (purpose, open.direct, &open.transport)
+            {
                 findings.push(leave_the_cache(file, &open.name));
-            } else if matches!(open.way, Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_))
+            } else if matches!(open.transport, Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_))
                 && purpose == Purpose::Load
                 && profile.write_percent < 100
             {
                 findings.push(Finding::note(
                     FindingKind::UnwrittenReads,
                     format!("{} to be written before it is read, and read from the storage", open.name),
-                    "its server does not tell",
+                    "its server does not report whether that is so",
                     "What was never written, or is in the server's memory, is read faster: fill the disk (--fill), and make it \
                      larger than that memory.",
                 ));
@@ -173,7 +174,7 @@ impl Prepared {
             }
             let verifier = match &job.verify {
                 None => None,
-                Some(_) if matches!(open.way, Way::Null) => {
+                Some(_) if matches!(open.transport, Transport::Null) => {
                     return Err(LoadError::usage(
                         "the null target stores no data, so no data can be verified",
                     ));
@@ -214,15 +215,17 @@ impl Prepared {
             let task = Task::Fill { stamp, verifier: disk.verifier.as_deref() };
             let mut pieces = sweep::pieces(disk.space.base, disk.space.length);
             sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
-            match disk.open.way {
+            match disk.open.transport {
                 // Only of what this connection wrote is it certain that its flush makes it durable.
-                Way::Nbd(_) | Way::Vhost(_) | Way::Rbd(_) => sweep::flush(&mut *engine, &disk.open.name),
-                Way::Null | Way::File(_) => Ok(()),
+                Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => {
+                    sweep::flush(&mut *engine, &disk.open.name)
+                }
+                Transport::Null | Transport::File(_) => Ok(()),
             }
         });
         swept.into_report()?;
         for disk in &mut self.disks {
-            if let Way::File(file) = &disk.open.way {
+            if let Transport::File(file) = &disk.open.transport {
                 nix::unistd::fsync(file).map_err(|e| {
                     LoadError::failed(format!("filling {} failed: {}", disk.open.name, e.desc()))
                 })?;
@@ -295,21 +298,21 @@ impl Prepared {
         writes: bool,
     ) -> Result<Box<dyn crate::engine::Engine>, LoadError> {
         let error = |e: io::Error| LoadError::failed(format!("{}: no engine: {e}", disk.open.name));
-        if let Way::Vhost(vhost) = &disk.open.way {
+        if let Transport::Vhost(vhost) = &disk.open.transport {
             let memory = Memory::new_shared(sweep::CHUNK, sweep::DEPTH, reads, writes).map_err(error)?;
             let made = VhostEngine::new(Arc::clone(vhost), memory, sweep::DEPTH, Waiting::Sleeps);
             return Ok(Box::new(made.map_err(error)?));
         }
         let memory = Memory::new(sweep::CHUNK, sweep::DEPTH, reads, writes).map_err(error)?;
-        let file = match &disk.open.way {
-            Way::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
-            Way::File(file) => Arc::clone(file),
-            Way::Vhost(_) => unreachable!("it was just looked at"),
-            Way::Rbd(rbd) => {
+        let file = match &disk.open.transport {
+            Transport::Null => return Ok(Box::new(NullEngine::new(memory, sweep::DEPTH))),
+            Transport::File(file) => Arc::clone(file),
+            Transport::Vhost(_) => unreachable!("it was just looked at"),
+            Transport::Rbd(rbd) => {
                 let made = RbdEngine::new(Arc::clone(rbd), memory, sweep::DEPTH, false);
                 return Ok(Box::new(made.map_err(error)?));
             }
-            Way::Nbd(uri) => {
+            Transport::Nbd(uri) => {
                 let connected = connect::connect(uri)?;
                 let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, Waiting::Sleeps);
                 return Ok(Box::new(made.map_err(error)?));
@@ -433,8 +436,8 @@ mod tests {
         for block in [4096, 512] {
             let folder = tempfile::tempdir().unwrap();
             let prepared = prepared_to_scan(folder.path(), block);
-            let told = prepared.findings().iter().any(|f| f.kind == FindingKind::NotDirect);
-            assert!(prepared.disks[0].open.direct || told, "blocks of {block}");
+            let is_reported = prepared.findings().iter().any(|f| f.kind == FindingKind::NotDirect);
+            assert!(prepared.disks[0].open.direct || is_reported, "blocks of {block}");
         }
     }
 

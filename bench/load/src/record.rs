@@ -137,7 +137,7 @@ impl Recorder {
         self.record(intended).write.errors += 1;
     }
 
-    /// So many I/Os intended at about this moment never completed. Outside the window that is nobody's figure.
+    /// So many I/Os intended at about this moment never completed. Outside the window that is counted in no figure.
     pub(crate) fn censored(&mut self, kind: Kind, intended: Nanos, now: Nanos, count: u64) {
         if self.timetable.phase(intended) == Phase::Measure && count > 0 {
             let operations = operations(self.record(intended), kind);

@@ -2,7 +2,7 @@
 
 use loadline_base::clock::Nanos;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{Asked, Finding, Severity, audit};
+use loadline_measure::audit::{Finding, RequestedLoad, Severity, audit};
 use loadline_measure::interval::EncodedInterval;
 use loadline_measure::window::{Figures, Histograms, WindowSecond};
 use loadline_profile::{Arrival, Profile};
@@ -32,7 +32,7 @@ pub struct BenchResult {
     pub profile: Profile,
     /// Where the random numbers began.
     pub seed: u64,
-    /// Who handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it looked for completions before sleeping.
+    /// The engine that handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it polled for completions before sleeping.
     pub engine: String,
     /// The figures of the window.
     #[serde(flatten)]
@@ -77,17 +77,17 @@ impl BenchResult {
         let steal = (!in_window.is_empty())
             .then(|| in_window.iter().map(|h| h.cpu.steal).sum::<f64>() / in_window.len() as f64);
         let cpus = f64::from(around.inventory.cpus).min(allowed_cpus());
-        let mut asked = asked(job);
+        let mut requested_load = requested_load(job);
         let most = cpus.min(job.most_cpus(&outcome.engine) as f64);
         // Who polls uses all that there is, by design.
-        asked.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
-        asked.steal = steal;
+        requested_load.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
+        requested_load.steal = steal;
         if outcome.engine == "null" {
             // Nothing is outstanding where everything completes at once.
-            asked.outstanding = None;
+            requested_load.outstanding = None;
         }
         let mut findings = outcome.findings;
-        findings.extend(audit(&figures, &asked));
+        findings.extend(audit(&figures, &requested_load));
         let iops: Vec<f64> = outcome.window.seconds().iter().map(WindowSecond::iops).collect();
         findings.extend(disturbed(&iops, figures.longest_stall_ms));
         findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
@@ -128,12 +128,12 @@ impl BenchResult {
 }
 
 /// What a job asks of its figures, whatever it runs on.
-fn asked(job: &Job) -> Asked {
+fn requested_load(job: &Job) -> RequestedLoad {
     let profile = &job.profile;
     let rate = profile.rate.as_ref().map(|r| r.rate.iops(profile.block_size));
     // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes.
     let whole = rate.is_none() && (profile.flush_every.is_none() || profile.write_percent == 0);
-    Asked {
+    RequestedLoad {
         outstanding: whole.then_some(job.outstanding() as f64),
         poisson: profile.rate.is_some_and(|r| r.arrival == Arrival::Poisson),
         rate_iops: rate,
@@ -157,15 +157,15 @@ mod tests {
     use loadline_measure::window::Window;
 
     #[test]
-    fn a_generator_that_works_all_the_time_is_the_limit_and_one_that_looks_for_completions_is_not() {
+    fn a_generator_that_works_all_the_time_is_the_limit_and_one_that_polls_for_completions_is_not() {
         let target = "nbd+unix:///a?socket=/s".parse().unwrap();
         let job = Job::new(vec![Disk { target, writes: WritePermission::Refused }], Profile::default());
-        let is_limit = |looking_s: f64, poll: bool| {
+        let is_limit = |polling_s: f64, poll: bool| {
             let outcome = Outcome {
                 window: Window::new(Nanos::SECOND),
-                cpu: CpuTime { user_s: 0.4, system_s: 0.6, looking_s },
+                cpu: CpuTime { user_s: 0.4, system_s: 0.6, polling_s },
                 findings: Vec::new(),
-                engine: "io_uring, looking before sleeping".into(),
+                engine: "io_uring, polling before sleeping".into(),
                 verify: None,
                 stop_condition: None,
                 ended_early: None,
@@ -179,7 +179,7 @@ mod tests {
             let result = BenchResult::new(&Job { poll, ..job.clone() }, outcome, around);
             result.findings.iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
-        assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to look");
+        assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to poll");
         assert!(is_limit(0.02, false));
         assert!(!is_limit(0.5, false));
         assert!(!is_limit(0.0, true), "who polls tells nothing by its CPU");

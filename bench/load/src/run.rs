@@ -9,14 +9,14 @@ use loadline_base::clock::Nanos;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
 
-use crate::brake::Watch;
 use crate::collect::{Collector, Sink};
 use crate::error::{ErrorKind, LoadError};
 use crate::issuer::IssuerReport;
-use crate::open::Way;
-use crate::outcome::{CpuTime, LOOKING, Outcome, VerifyReport};
+use crate::open::Transport;
+use crate::outcome::{CpuTime, Outcome, POLLING, VerifyReport};
 use crate::prepare::{Chosen, Prepared};
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 use crate::threads::{END_LIMIT, Ended, Threads};
 
 impl Prepared {
@@ -79,7 +79,7 @@ impl Prepared {
             window: Window::new(Nanos::from(job.measure.0)),
             pending: BTreeMap::new(),
             marks: [None, None],
-            looked: threads.looked.clone(),
+            polled: threads.polled.clone(),
             receive,
             watch,
             sink,
@@ -89,7 +89,7 @@ impl Prepared {
         if stop.load(Ordering::Relaxed) {
             threads.halt().tell();
         }
-        let told = threads.halt().at();
+        let halted = threads.halt().at();
         let Ended { reports, failed, stuck } = threads.end();
         if stuck > 0 {
             self.findings.push(Finding::doubt(
@@ -107,13 +107,13 @@ impl Prepared {
             None => stop.load(Ordering::Relaxed).then(LoadError::interrupted),
         };
         if let Some(error) = early {
-            let told = told.unwrap_or_else(Nanos::now);
-            let whole = told.since(open).0 / Nanos::SECOND.0;
+            let halted = halted.unwrap_or_else(Nanos::now);
+            let whole = halted.since(open).0 / Nanos::SECOND.0;
             let whole = whole.min(collector.window.length().0 / Nanos::SECOND.0);
             if whole == 0 {
                 return Err(error);
             }
-            // As after a brake: what came back later than that is in the latencies, so that a slow I/O is not missing.
+            // As after a stop condition: what came back later than that is in the latencies, so that a slow I/O is not missing.
             collector.window.cut(Nanos(whole * Nanos::SECOND.0));
             collector.take_rest();
             let cpu = collector.cpu();
@@ -136,7 +136,7 @@ impl Prepared {
             }
             collector.window.cut(Nanos(seconds * Nanos::SECOND.0));
         }
-        // After a brake, this is what was in flight: it counts with its age.
+        // After a stop condition, this is what was in flight: it counts with its age.
         let in_the_end = collector.take_rest();
         let whole = collector.window.length().0 / Nanos::SECOND.0;
         stop_condition = stop_condition.or(in_the_end.map(|why| (whole, why)));
@@ -184,15 +184,15 @@ impl Prepared {
             ));
             why
         });
-        let all = |is: fn(&Way) -> bool| self.disks.iter().all(|disk| is(&disk.open.way));
+        let all = |is: fn(&Transport) -> bool| self.disks.iter().all(|disk| is(&disk.open.transport));
         let engine = match self.engine {
-            _ if all(|way| matches!(way, Way::Null)) => "null",
-            _ if all(|way| matches!(way, Way::Vhost(_))) => "vhost-user",
-            _ if all(|way| matches!(way, Way::Rbd(_))) => "librbd",
+            _ if all(|transport| matches!(transport, Transport::Null)) => "null",
+            _ if all(|transport| matches!(transport, Transport::Vhost(_))) => "vhost-user",
+            _ if all(|transport| matches!(transport, Transport::Rbd(_))) => "librbd",
             Chosen::Uring => "io_uring",
             Chosen::Threads => "threads",
         };
-        let engine = format!("{engine}{}", if cpu.looking_s > 0.0 { LOOKING } else { "" });
+        let engine = format!("{engine}{}", if cpu.polling_s > 0.0 { POLLING } else { "" });
         Ok(Outcome { window, cpu, findings, engine, verify, stop_condition, ended_early: None })
     }
 

@@ -15,7 +15,6 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::address::Addresses;
-use crate::brake::Watch;
 use crate::data::{self, Stamp};
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
@@ -29,10 +28,11 @@ use crate::halt::Halt;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::job::Job;
 use crate::nbd::connect;
-use crate::open::Way;
+use crate::open::Transport;
 use crate::pace::Schedule;
 use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
+use crate::stop_condition::Watch;
 
 /// How long the threads may take to end once told to.
 pub(crate) const END_LIMIT: Nanos = Nanos(10_000_000_000);
@@ -46,8 +46,8 @@ pub(crate) struct Threads {
     count: usize,
     /// How many have an engine that is hindered.
     pub(crate) hindered: usize,
-    /// For each, the nanoseconds of CPU in which it looked for completions and saw none, so far.
-    pub(crate) looked: Vec<Arc<AtomicU64>>,
+    /// For each, the nanoseconds of CPU in which it polled for completions and saw none, so far.
+    pub(crate) polled: Vec<Arc<AtomicU64>>,
     halt: Arc<Halt>,
     reports: Receiver<io::Result<IssuerReport>>,
 }
@@ -65,19 +65,19 @@ impl Threads {
         let (ready_send, ready) = mpsc::sync_channel(total);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let halt = Arc::<Halt>::default();
-        let mut threads = Threads { count: 0, hindered: 0, looked: Vec::new(), halt, reports };
+        let mut threads = Threads { count: 0, hindered: 0, polled: Vec::new(), halt, reports };
         for (disk_index, disk) in prepared.disks.iter().enumerate() {
             let shared = Arc::new(AtomicU64::new(0));
             // A server on this host answers as fast as a file in memory; and it takes a CPU too. (Several servers behind
             // it, the nodes of a cluster on one host, take more, and nothing here knows of them: a thread that finds nothing
-            // looks less.)
-            let soon = disk.open.in_memory || disk.open.way.is_served_here();
+            // polls less.)
+            let soon = disk.open.in_memory || disk.open.transport.is_served_here();
             let waiting = waiting(&prepared.job, soon, cpus);
             for thread in 0..prepared.job.profile.threads as usize {
                 let index = disk_index * prepared.job.profile.threads as usize + thread;
                 let number = (disk_index, index, total);
                 let making = Making::new(prepared, disk, number, waiting, &shared, timetable, watch);
-                threads.looked.push(Arc::clone(&making.setting.looked));
+                threads.polled.push(Arc::clone(&making.setting.polled));
                 let (halt, send) = (Arc::clone(&threads.halt), send.clone());
                 let (report, ready) = (report.clone(), ready_send.clone());
                 let made = std::thread::Builder::new()
@@ -156,7 +156,7 @@ pub(crate) struct Ended {
 /// What a thread makes itself from: a ring belongs to the thread that made it.
 struct Making {
     setting: Setting,
-    way: Way,
+    transport: Transport,
     in_memory: bool,
     waiting: Waiting,
     engine: Chosen,
@@ -194,7 +194,7 @@ impl Making {
             drain: Nanos::from(job.drain.0),
             collect: collect as usize,
             poll: job.poll,
-            looked: Arc::default(),
+            polled: Arc::default(),
             addresses: Addresses::new(Arc::clone(&disk.space), profile.pattern, Arc::clone(shared)),
             schedule,
             stamp: Stamp::new(profile.data, seed),
@@ -204,7 +204,7 @@ impl Making {
         };
         Making {
             setting,
-            way: disk.open.way.clone(),
+            transport: disk.open.transport.clone(),
             in_memory: disk.open.in_memory,
             waiting,
             engine: prepared.engine,
@@ -225,7 +225,8 @@ impl Making {
         let slots = self.setting.slots;
         let make_memory = || {
             let writes = self.setting.write_percent > 0;
-            let make = if matches!(self.way, Way::Vhost(_)) { Memory::new_shared } else { Memory::new };
+            let make =
+                if matches!(self.transport, Transport::Vhost(_)) { Memory::new_shared } else { Memory::new };
             let mut memory = make(self.setting.block, slots, self.reads, writes)?;
             if let Some(region) = memory.write_region() {
                 data::fill(region, self.setting.block, self.data, self.seed);
@@ -233,38 +234,38 @@ impl Making {
             Ok(memory)
         };
         // An engine is made and its readiness told, or the reason why not.
-        let told = |made: io::Result<bool>| ready.send(made).is_ok();
+        let report = |made: io::Result<bool>| ready.send(made).is_ok();
         macro_rules! run_with {
             ($engine:expr) => {
                 match $engine {
                     Ok(engine) => {
-                        told(Ok(engine.is_hindered()));
+                        report(Ok(engine.is_hindered()));
                         Issuer::new(engine, self.setting, send).run(halt)
                     }
                     Err(e) => {
-                        told(Err(e));
+                        report(Err(e));
                         Ok(IssuerReport::default())
                     }
                 }
             };
         }
         let memory = make_memory();
-        match (&self.way, self.engine) {
-            (Way::Nbd(uri), _) => run_with!(memory.and_then(|m| {
+        match (&self.transport, self.engine) {
+            (Transport::Nbd(uri), _) => run_with!(memory.and_then(|m| {
                 let connected = connect::connect(uri).map_err(io::Error::other)?;
                 NbdEngine::new(connected, m, slots, self.through, self.waiting)
             })),
-            (Way::Vhost(disk), _) => {
+            (Transport::Vhost(disk), _) => {
                 run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))
             }
-            (Way::Rbd(disk), _) => run_with!(memory.and_then(|m| {
+            (Transport::Rbd(disk), _) => run_with!(memory.and_then(|m| {
                 RbdEngine::new(Arc::clone(disk), m, slots, self.waiting == Waiting::Spins)
             })),
-            (Way::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
-            (Way::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
+            (Transport::Null, _) => run_with!(memory.map(|m| NullEngine::new(m, slots))),
+            (Transport::File(file), Chosen::Uring) => run_with!(memory.and_then(|m| {
                 UringEngine::new(Arc::clone(file), m, slots, self.in_memory, self.waiting)
             })),
-            (Way::File(file), Chosen::Threads) => {
+            (Transport::File(file), Chosen::Threads) => {
                 run_with!(memory.and_then(|m| PoolEngine::new(Arc::clone(file), m, slots)))
             }
         }
@@ -289,7 +290,7 @@ mod tests {
     use loadline_profile::{Arrival, OfferedRate, Profile};
 
     #[test]
-    fn a_thread_looks_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
+    fn a_thread_polls_before_it_sleeps_only_where_it_and_its_kernel_worker_have_a_cpu_each() {
         let disk = Disk { target: Target::Path("disk".into()), writes: WritePermission::Refused };
         let mut job = Job::new(vec![disk], Profile { threads: 2, ..Profile::default() });
         assert_eq!(waiting(&job, true, 4), Waiting::SpinsFirst);

@@ -54,7 +54,7 @@ impl Queue {
 
 /// A server's disk.
 pub(crate) struct VhostDisk {
-    /// Dropped after the queues: their memory is its own. Who has taken a queue has this disk.
+    /// Dropped after the queues: their memory is its own. The holder of a queue holds this disk.
     queues: Mutex<Vec<Queue>>,
     transport: Mutex<Box<VirtioBlkTransport>>,
     socket: Socket,
@@ -87,7 +87,7 @@ impl Socket {
             .collect()
     }
 
-    /// The one that was not there before. Nobody else connects meanwhile.
+    /// The one that was not there before. No other thread connects meanwhile.
     fn new_to(path: &Path, before: &HashSet<RawFd>) -> Option<Socket> {
         let fd = Socket::all_to(path).difference(before).next().copied()?;
         // SAFETY: it takes a number and touches no memory; what it returns is a new descriptor, which nobody else has.
@@ -137,8 +137,8 @@ impl VhostDisk {
                 }
                 Err(error) => {
                     return Err(LoadError::failed(format!(
-                        "vhost-user:{name}: the server does not let a front-end in ({error}): see that it runs, and that \
-                         nobody else uses the disk; a server has one front-end at a time"
+                        "vhost-user:{name}: the server refuses the connection ({error}): check that the server runs, and that \
+                         no other front end uses the disk; a server accepts one front end at a time"
                     )));
                 }
                 Ok(disk) => return Ok(disk),
@@ -175,7 +175,7 @@ impl VhostDisk {
         }
     }
 
-    /// Readable, or hung up, when the server has gone.
+    /// Readable, or closed, when the server has ended.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.0.as_fd()
     }
@@ -204,10 +204,10 @@ fn try_connect(path: &Path, wanted: Wanted, descriptors: u16, until: Instant) ->
         _ = send.send(connected(&of_thread, wanted, descriptors));
     })?;
     match made.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        Ok(Ok((transport, queues, told))) => {
+        Ok(Ok((transport, queues, properties))) => {
             let socket = Socket::new_to(path, &before)
                 .ok_or_else(|| io::Error::other("the connection's socket is not found: is /proc mounted?"))?;
-            let Told { bytes, read_only, flushes, least } = told;
+            let DiskProperties { bytes, read_only, flushes, least } = properties;
             let (queues, transport) = (Mutex::new(queues), Mutex::new(transport));
             Ok(VhostDisk { queues, transport, socket, bytes, read_only, flushes, least })
         }
@@ -222,15 +222,15 @@ fn try_connect(path: &Path, wanted: Wanted, descriptors: u16, until: Instant) ->
     }
 }
 
-/// What a server tells of its disk.
-struct Told {
+/// The properties of a disk, as its server reports them.
+struct DiskProperties {
     bytes: u64,
     read_only: bool,
     flushes: bool,
     least: u32,
 }
 
-type Connected = (Box<VirtioBlkTransport>, Vec<Queue>, Told);
+type Connected = (Box<VirtioBlkTransport>, Vec<Queue>, DiskProperties);
 
 fn connected(path: &Path, wanted: Wanted, descriptors: u16) -> io::Result<Connected> {
     let path = path.to_str().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is not UTF-8"))?;
@@ -270,11 +270,11 @@ fn connected(path: &Path, wanted: Wanted, descriptors: u16) -> io::Result<Connec
         notifier: transport.get_submission_notifier(index),
     });
     let queues: Vec<Queue> = queues.collect();
-    let told = Told {
+    let properties = DiskProperties {
         bytes: u64::from(config.capacity) * 512,
         read_only: has.contains(Feature::RO),
         flushes: has.contains(Feature::FLUSH),
         least: if has.contains(Feature::BLK_SIZE) { u32::from(config.blk_size).max(512) } else { 512 },
     };
-    Ok((transport, queues, told))
+    Ok((transport, queues, properties))
 }

@@ -120,18 +120,18 @@ fn what_a_server_does_not_offer_is_refused_before_any_io() {
 }
 
 #[test]
-fn time_spent_looking_for_a_server_on_this_host_is_not_counted_as_work() {
+fn time_spent_polling_for_a_server_on_this_host_is_not_counted_as_work() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nbd");
-    // It answers after longer than is looked for, so that it would be no work to wait for it.
+    // It answers after longer than a thread polls, so that it would be no work to wait for it.
     let _server = nbdkit(&socket, &["--filter=delay", "memory", "1M", "rdelay=1ms"]);
     let outcome = run(&job(uri(&socket), "B4-T1-O1-W0-PR", WritePermission::Refused)).unwrap();
     let cpu = outcome.cpu;
     if std::thread::available_parallelism().unwrap().get() < 2 {
-        assert_eq!((cpu.looking_s, outcome.engine.as_str()), (0.0, "io_uring"), "there is no CPU for it");
+        assert_eq!((cpu.polling_s, outcome.engine.as_str()), (0.0, "io_uring"), "there is no CPU for it");
         return;
     }
-    assert!(cpu.looking_s > 0.0 && outcome.engine == "io_uring, looking before sleeping", "{outcome:?}");
+    assert!(cpu.polling_s > 0.0 && outcome.engine == "io_uring, polling before sleeping", "{outcome:?}");
     assert!(cpu.working_s() < cpu.used_s(), "{cpu:?}");
 }
 

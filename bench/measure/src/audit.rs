@@ -58,7 +58,7 @@ pub enum FindingKind {
     Counters,
     /// Data were read back that were not what was written.
     Integrity,
-    /// The brake ended the run.
+    /// A stop condition ended the run.
     Stopped,
     /// Seconds are missing from the series.
     MissingIntervals,
@@ -125,9 +125,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was asked of a measurement, as far as the audit needs it.
+/// The load that a measurement requested, as far as the audit needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Asked {
+pub struct RequestedLoad {
     /// I/Os kept outstanding in all, if the load was a closed loop.
     pub outstanding: Option<f64>,
     /// I/Os a second offered in all, if the load was rate-driven.
@@ -160,7 +160,7 @@ pub fn is_carried(completed: f64, expected: f64, poisson: bool) -> bool {
 }
 
 /// The audit of one measured window.
-pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
+pub fn audit(figures: &Figures, requested: &RequestedLoad) -> Vec<Finding> {
     let mut findings = Vec::new();
     let total = &figures.total;
     let completed = total.iops * figures.window_s;
@@ -191,7 +191,7 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
             "The storage hung, or the offered rate is much higher than the storage carries: the true latencies are the printed ones or higher.",
         ));
     }
-    if let (Some(outstanding), Some(mean)) = (asked.outstanding, total.latency_us.mean)
+    if let (Some(outstanding), Some(mean)) = (requested.outstanding, total.latency_us.mean)
         && figures.errors == 0
         && total.censored == 0
     {
@@ -211,9 +211,9 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
             ));
         }
     }
-    if let Some(rate) = asked.rate_iops {
+    if let Some(rate) = requested.rate_iops {
         let expected = rate * figures.window_s;
-        if !is_carried(completed, expected, asked.poisson) {
+        if !is_carried(completed, expected, requested.poisson) {
             findings.push(Finding::doubt(
                 FindingKind::RateNotMet,
                 format!("{} I/Os a second, as offered", in_words(rate)),
@@ -232,8 +232,8 @@ pub fn audit(figures: &Figures, asked: &Asked) -> Vec<Finding> {
             findings.push(finding);
         }
     }
-    findings.extend(generator_bound(figures, asked));
-    if let Some(steal) = asked.steal.filter(|s| *s > 0.05) {
+    findings.extend(generator_bound(figures, requested));
+    if let Some(steal) = requested.steal.filter(|s| *s > 0.05) {
         findings.push(Finding::note(
             FindingKind::NoisyHost,
             "the host's CPU for this measurement alone",
@@ -279,8 +279,8 @@ fn order(what: &str, summary: &LatencySummary) -> Option<Finding> {
     })
 }
 
-fn generator_bound(figures: &Figures, asked: &Asked) -> Option<Finding> {
-    let saturated = asked.generator_cpu.and_then(|(used, cores)| {
+fn generator_bound(figures: &Figures, requested: &RequestedLoad) -> Option<Finding> {
+    let saturated = requested.generator_cpu.and_then(|(used, cores)| {
         let share = used / (cores * figures.window_s);
         (share > CPU_SATURATED)
             .then(|| format!("it used {:.0} % of the CPU that it could use", 100.0 * share))
@@ -292,7 +292,7 @@ fn generator_bound(figures: &Figures, asked: &Asked) -> Option<Finding> {
         })
     });
     let found = saturated.or(late)?;
-    let severity = if asked.study { Severity::Doubt } else { Severity::Note };
+    let severity = if requested.study { Severity::Doubt } else { Severity::Note };
     Some(Finding {
         severity,
         ..Finding::doubt(
@@ -320,33 +320,33 @@ mod tests {
         Figures { window_s: 10.0, read: total.clone(), total, ..Figures::default() }
     }
 
-    fn kinds(figures: &Figures, asked: &Asked) -> Vec<FindingKind> {
-        audit(figures, asked).iter().map(|f| f.kind).collect()
+    fn kinds(figures: &Figures, requested: &RequestedLoad) -> Vec<FindingKind> {
+        audit(figures, requested).iter().map(|f| f.kind).collect()
     }
 
     #[test]
     fn a_closed_loop_must_obey_littles_law() {
-        let asked = Asked { outstanding: Some(32.0), ..Asked::default() };
-        assert_eq!(kinds(&figures(32_000.0, 1_000.0), &asked), []);
-        assert_eq!(kinds(&figures(33_000.0, 1_000.0), &asked), []);
-        assert_eq!(kinds(&figures(20_000.0, 1_000.0), &asked), [FindingKind::LittlesLaw]);
-        assert_eq!(kinds(&figures(64_000.0, 1_000.0), &asked), [FindingKind::LittlesLaw]);
+        let requested = RequestedLoad { outstanding: Some(32.0), ..RequestedLoad::default() };
+        assert_eq!(kinds(&figures(32_000.0, 1_000.0), &requested), []);
+        assert_eq!(kinds(&figures(33_000.0, 1_000.0), &requested), []);
+        assert_eq!(kinds(&figures(20_000.0, 1_000.0), &requested), [FindingKind::LittlesLaw]);
+        assert_eq!(kinds(&figures(64_000.0, 1_000.0), &requested), [FindingKind::LittlesLaw]);
     }
 
     #[test]
     fn a_rate_that_is_not_carried_is_said() {
-        let asked = Asked { rate_iops: Some(1_000.0), ..Asked::default() };
-        assert_eq!(kinds(&figures(995.0, 100.0), &asked), []);
-        assert_eq!(kinds(&figures(600.0, 100.0), &asked), [FindingKind::RateNotMet]);
-        let slow = Asked { rate_iops: Some(0.2), ..Asked::default() };
+        let requested = RequestedLoad { rate_iops: Some(1_000.0), ..RequestedLoad::default() };
+        assert_eq!(kinds(&figures(995.0, 100.0), &requested), []);
+        assert_eq!(kinds(&figures(600.0, 100.0), &requested), [FindingKind::RateNotMet]);
+        let slow = RequestedLoad { rate_iops: Some(0.2), ..RequestedLoad::default() };
         assert_eq!(kinds(&figures(0.1, 100.0), &slow), [], "one of two in 10 s is the noise of counting");
     }
 
     #[test]
     fn a_saturated_generator_is_a_finding_in_a_study_and_a_note_in_a_bench() {
-        let cpu = Asked { generator_cpu: Some((9.9, 1.0)), ..Asked::default() };
+        let cpu = RequestedLoad { generator_cpu: Some((9.9, 1.0)), ..RequestedLoad::default() };
         assert_eq!(audit(&figures(1.0, 1.0), &cpu)[0].severity, Severity::Note);
-        let study = Asked { study: true, ..cpu };
+        let study = RequestedLoad { study: true, ..cpu };
         assert_eq!(audit(&figures(1.0, 1.0), &study)[0].severity, Severity::Doubt);
     }
 
@@ -355,13 +355,16 @@ mod tests {
         let mut wrong = figures(10.0, 100.0);
         wrong.read.latency_us.p50 = Some(70.0);
         wrong.read.latency_us.p99 = Some(60.0);
-        assert_eq!(kinds(&wrong, &Asked::default()), [FindingKind::Order]);
+        assert_eq!(kinds(&wrong, &RequestedLoad::default()), [FindingKind::Order]);
     }
 
     #[test]
     fn nothing_completed_and_errors_are_findings() {
         let mut dead = figures(0.0, 1.0);
         dead.errors = 7;
-        assert_eq!(kinds(&dead, &Asked::default()), [FindingKind::NothingMeasured, FindingKind::Errors]);
+        assert_eq!(
+            kinds(&dead, &RequestedLoad::default()),
+            [FindingKind::NothingMeasured, FindingKind::Errors]
+        );
     }
 }

@@ -136,7 +136,7 @@ pub struct Point {
     pub errors: u64,
     /// Workers that reported nothing, or ended early.
     pub lost_workers: u32,
-    /// The most that the storage could do, I/Os a second, as the source states or somebody measured it.
+    /// The most that the storage could do, I/Os a second, as the source states or as it was measured.
     pub ceiling_iops: Option<Stated>,
     /// The same in bytes a second.
     pub ceiling_bytes_per_s: Option<Stated>,

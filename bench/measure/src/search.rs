@@ -46,12 +46,12 @@ pub enum Next {
     /// Measure this load.
     Measure(f64),
     /// The search is over.
-    Done(Found),
+    Done(SearchOutcome),
 }
 
-/// What a search found.
+/// The outcome of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Found {
+pub enum SearchOutcome {
     /// `held` holds the limit in most of its measurements, and `missed` misses it in most of its own.
     Bracket {
         /// The most load that holds.
@@ -153,7 +153,7 @@ impl Search {
         let tallies = Tallies::of(probes);
         let repeats = self.repeats.max(1);
         if probes.len() >= MOST_PROBES + 2 * repeats as usize {
-            return Next::Done(Found::Undecided);
+            return Next::Done(SearchOutcome::Undecided);
         }
         if let Some(load) = tallies.doubtful(repeats.max(3)) {
             return Next::Measure(load);
@@ -176,19 +176,19 @@ impl Search {
         match next {
             Some(load) => Next::Measure(load),
             None if found.is_borne_out(&tallies) => Next::Done(found),
-            None => Next::Done(Found::Undecided),
+            None => Next::Done(SearchOutcome::Undecided),
         }
     }
 }
 
-impl Found {
+impl SearchOutcome {
     /// Whether most measurements of its ends say what it says.
     fn is_borne_out(self, tallies: &Tallies) -> bool {
         let (held, missed) = match self {
-            Found::Bracket { held, missed } => (Some(held), Some(missed)),
-            Found::Nothing { missed } => (None, Some(missed)),
-            Found::Everything { held } => (Some(held), None),
-            Found::Undecided => (None, None),
+            SearchOutcome::Bracket { held, missed } => (Some(held), Some(missed)),
+            SearchOutcome::Nothing { missed } => (None, Some(missed)),
+            SearchOutcome::Everything { held } => (Some(held), None),
+            SearchOutcome::Undecided => (None, None),
         };
         held.is_none_or(|load| tallies.at(load).verdict() == Some(true))
             && missed.is_none_or(|load| tallies.at(load).verdict() == Some(false))
@@ -197,10 +197,10 @@ impl Found {
     /// The loads on whose measurements it rests.
     fn loads(self) -> Vec<f64> {
         match self {
-            Found::Bracket { held, missed } => vec![held, missed],
-            Found::Nothing { missed } => vec![missed],
-            Found::Everything { held } => vec![held],
-            Found::Undecided => Vec::new(),
+            SearchOutcome::Bracket { held, missed } => vec![held, missed],
+            SearchOutcome::Nothing { missed } => vec![missed],
+            SearchOutcome::Everything { held } => vec![held],
+            SearchOutcome::Undecided => Vec::new(),
         }
     }
 }
@@ -208,7 +208,7 @@ impl Found {
 enum Step {
     Measure(f64),
     /// The search comes to this, if the ends bear it out.
-    Confirm(Found),
+    Confirm(SearchOutcome),
 }
 
 /// Bisects, by ratio, to half the width; then the ends lie a quarter of the width outside of that, so that neither is
@@ -218,9 +218,9 @@ fn real(most: f64, width: f64, least: f64, tallies: &Tallies) -> Step {
     let (lowest, farthest) = ((most * LOWEST).max(least), most * FARTHEST);
     let (held, missed) = match (held, missed) {
         (None, None) => return Step::Measure((most / 2.0).max(lowest)),
-        (None, Some(missed)) if missed <= lowest => return Step::Confirm(Found::Nothing { missed }),
+        (None, Some(missed)) if missed <= lowest => return Step::Confirm(SearchOutcome::Nothing { missed }),
         (None, Some(missed)) => return Step::Measure((missed / 4.0).max(lowest)),
-        (Some(held), None) if held >= farthest => return Step::Confirm(Found::Everything { held }),
+        (Some(held), None) if held >= farthest => return Step::Confirm(SearchOutcome::Everything { held }),
         (Some(held), None) => {
             let expected = most * EXPECTED_MISS;
             // What should have been too much was not: from here on by a quarter at a time.
@@ -242,23 +242,23 @@ fn real(most: f64, width: f64, least: f64, tallies: &Tallies) -> Step {
         Some(true) => missed,
         _ => middle * half,
     };
-    Step::Confirm(Found::Bracket { held: middle / half, missed: upper })
+    Step::Confirm(SearchOutcome::Bracket { held: middle / half, missed: upper })
 }
 
 /// Bisects whole numbers; the ends are neighbours.
 fn whole(most: f64, tallies: &Tallies) -> Step {
     let (held, missed) = match tallies.ends() {
         (None, None) => return Step::Measure((most / 2.0).ceil()),
-        (None, Some(missed)) if missed <= 1.0 => return Step::Confirm(Found::Nothing { missed }),
+        (None, Some(missed)) if missed <= 1.0 => return Step::Confirm(SearchOutcome::Nothing { missed }),
         (held, missed) => (held.unwrap_or(0.0), missed),
     };
     let missed = match missed {
-        None if held >= most => return Step::Confirm(Found::Everything { held }),
+        None if held >= most => return Step::Confirm(SearchOutcome::Everything { held }),
         None => most + 1.0,
         Some(missed) => missed,
     };
     if missed - held > 1.0 {
         return Step::Measure(((held + missed) / 2.0).floor().clamp(1.0, most));
     }
-    Step::Confirm(Found::Bracket { held, missed })
+    Step::Confirm(SearchOutcome::Bracket { held, missed })
 }

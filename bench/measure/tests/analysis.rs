@@ -159,9 +159,9 @@ fn a_cliff_inside_a_window_is_told_with_its_time() {
         .collect();
     let found = analyse(vec![cliff], &options());
     assert_eq!(kinds(&found), [FindingKind::LevelChange]);
-    let told = &found.findings[0];
-    assert!(told.found.contains("after 20 s from 16,000 to 4,000 IOPS"), "{told}");
-    assert!(told.cause.contains("write buffer"), "{told}");
+    let finding = &found.findings[0];
+    assert!(finding.found.contains("after 20 s from 16,000 to 4,000 IOPS"), "{finding}");
+    assert!(finding.cause.contains("write buffer"), "{finding}");
 }
 
 fn figure() -> impl Strategy<Value = Option<Stated>> {

@@ -8,7 +8,7 @@ use loadline_base::histogram::LatencyHistogram;
 use loadline_measure::change::levels;
 use loadline_measure::difference::{Change, ratio};
 use loadline_measure::saturation::{Trend, saturation};
-use loadline_measure::search::{Found, Next, Probe, Scale, Search};
+use loadline_measure::search::{Next, Probe, Scale, Search, SearchOutcome};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -36,7 +36,7 @@ impl Chance {
 
 /// Runs a search against a storage: whether a load of so much holds the limit. What it found, and after how many
 /// measurements.
-fn searched(search: Search, mut holds: impl FnMut(f64) -> bool) -> (Found, usize) {
+fn searched(search: Search, mut holds: impl FnMut(f64) -> bool) -> (SearchOutcome, usize) {
     let mut probes: Vec<Probe> = Vec::new();
     loop {
         match search.next(&probes) {
@@ -51,12 +51,12 @@ fn searched(search: Search, mut holds: impl FnMut(f64) -> bool) -> (Found, usize
 }
 
 /// What a search states of a load is what most of its measurements said.
-fn assert_borne_out(found: Found, probes: &[Probe]) {
+fn assert_borne_out(found: SearchOutcome, probes: &[Probe]) {
     let (held, missed) = match found {
-        Found::Bracket { held, missed } => (Some(held), Some(missed)),
-        Found::Nothing { missed } => (None, Some(missed)),
-        Found::Everything { held } => (Some(held), None),
-        Found::Undecided => (None, None),
+        SearchOutcome::Bracket { held, missed } => (Some(held), Some(missed)),
+        SearchOutcome::Nothing { missed } => (None, Some(missed)),
+        SearchOutcome::Everything { held } => (Some(held), None),
+        SearchOutcome::Undecided => (None, None),
     };
     for (load, expected) in [(held, true), (missed, false)] {
         let Some(load) = load else { continue };
@@ -128,7 +128,7 @@ fn the_search_brackets_the_capacity_of_a_queue_in_95_of_100_runs_and_in_fewer_st
         let search = Search { scale: Scale::Real { most, width: 0.05, least: 0.0 }, repeats: 3 };
         let (found, took) = searched(search, |rate| queue_p99(rate, 150_000, &mut chance) <= LIMIT_US);
         steps += took;
-        if let Found::Bracket { held, missed } = found {
+        if let SearchOutcome::Bracket { held, missed } = found {
             assert!(missed / held <= 1.0 + 0.05 + 1e-9, "seed {seed}: {held} to {missed}");
             right += usize::from((held..=missed).contains(&capacity));
         }
@@ -151,7 +151,7 @@ fn the_search_finds_a_cliff_although_one_measurement_in_thirty_is_an_outlier() {
             !outlier && rate <= capacity * (1.0 + 0.003 * chance.normal())
         });
         steps += took;
-        if let Found::Bracket { held, missed } = found {
+        if let SearchOutcome::Bracket { held, missed } = found {
             right += usize::from((held..=missed).contains(&capacity));
         }
     }
@@ -175,15 +175,15 @@ fn the_search_over_workers_finds_neighbours_and_measures_each_often_enough() {
         });
         let times = |load: f64| measured.iter().filter(|m| **m == load).count();
         match found {
-            Found::Bracket { held, missed } => {
+            SearchOutcome::Bracket { held, missed } => {
                 assert_eq!((held, missed), (f64::from(capacity), f64::from(capacity) + 1.0));
                 assert!(times(held) >= 3 && times(missed) >= 3, "{measured:?}");
             }
-            Found::Nothing { missed } => assert_eq!((capacity, missed, times(1.0)), (0, 1.0, 3)),
-            Found::Everything { held } => {
+            SearchOutcome::Nothing { missed } => assert_eq!((capacity, missed, times(1.0)), (0, 1.0, 3)),
+            SearchOutcome::Everything { held } => {
                 assert!(capacity >= 20 && held == 20.0 && times(20.0) == 3, "{measured:?}");
             }
-            Found::Undecided => panic!("{capacity}: {measured:?}"),
+            SearchOutcome::Undecided => panic!("{capacity}: {measured:?}"),
         }
         assert!(measured.iter().all(|m| (1.0..=20.0).contains(m)));
     }
@@ -199,7 +199,7 @@ fn an_end_whose_two_measurements_disagree_is_measured_a_third_time() {
             workers => workers < 3.0,
         });
         let (held, missed) = if third { (3.0, 4.0) } else { (2.0, 3.0) };
-        assert_eq!(found, Found::Bracket { held, missed }, "after {took} measurements");
+        assert_eq!(found, SearchOutcome::Bracket { held, missed }, "after {took} measurements");
         assert_eq!(of_three.next(), None, "all three were asked for");
     }
 }
@@ -214,7 +214,7 @@ fn an_edge_that_blurs_gives_a_bracket_that_was_seen() {
             let probability = 1.0 / (1.0 + ((load / 700.0 - 1.0) / 0.03).exp());
             chance.share() < probability
         });
-        undecided += usize::from(found == Found::Undecided);
+        undecided += usize::from(found == SearchOutcome::Undecided);
     }
     assert!(undecided <= 50, "{undecided} of 500 undecided");
 }
@@ -233,18 +233,18 @@ fn a_search_ends_whatever_is_measured() {
         assert!(took <= 40 + 12, "seed {seed}: {took}");
     }
     let search = Search { scale: Scale::Real { most: 1e5, width: 0.05, least: 0.0 }, repeats: 2 };
-    assert!(matches!(searched(search, |_| true).0, Found::Everything { .. }));
-    assert!(matches!(searched(search, |_| false).0, Found::Nothing { .. }));
+    assert!(matches!(searched(search, |_| true).0, SearchOutcome::Everything { .. }));
+    assert!(matches!(searched(search, |_| false).0, SearchOutcome::Nothing { .. }));
     let scale = Scale::Real { most: 1e5, width: 0.05, least: 3_000.0 };
-    let mut tried = Vec::new();
+    let mut loads = Vec::new();
     let found = searched(Search { scale, ..search }, |load| {
-        tried.push(load);
+        loads.push(load);
         false
     });
     assert_eq!(
         found.0,
-        Found::Nothing { missed: 3_000.0 },
-        "not below the least that says something: {tried:?}"
+        SearchOutcome::Nothing { missed: 3_000.0 },
+        "not below the least that says something: {loads:?}"
     );
 }
 

@@ -272,7 +272,7 @@ mod tests {
         (iops.iter().enumerate().map(step).collect(), iops.iter().enumerate().map(point).collect())
     }
 
-    fn told(series: &[(&str, &[f64])]) -> Vec<String> {
+    fn answers(series: &[(&str, &[f64])]) -> Vec<String> {
         let (steps, points): (Vec<_>, Vec<_>) = series.iter().map(|(name, iops)| grown(name, iops)).unzip();
         let options = Options { audited: true, ..Options::default() };
         growth(&steps.concat(), &analyse(points.concat(), &options).groups)
@@ -282,20 +282,20 @@ mod tests {
     fn growth_says_the_peak_where_it_comes_and_what_comes_after_for_each_policy() {
         let rises = [1e4, 2e4, 3e4, 4e4, 5e4, 6e4, 7e4, 8e4];
         let falls = [3e4, 6e4, 9e4, 8e4, 7e4, 6e4, 5e4, 4e4];
-        let told = told(&[("one", &rises), ("eight", &falls)]);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with("4k: one 80,000 IOPS at the most, with 8 workers"), "{told:?}");
-        assert!(told[0].contains("still rising at the end"), "{told:?}");
-        assert!(told[0].contains("eight 90,000 IOPS at the most, with 3 workers"), "{told:?}");
-        assert!(told[0].contains("falling from 3 on. The highest peak is that of eight"), "{told:?}");
+        let answers = answers(&[("one", &rises), ("eight", &falls)]);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert!(answers[0].starts_with("4k: one 80,000 IOPS at the most, with 8 workers"), "{answers:?}");
+        assert!(answers[0].contains("still rising at the end"), "{answers:?}");
+        assert!(answers[0].contains("eight 90,000 IOPS at the most, with 3 workers"), "{answers:?}");
+        assert!(answers[0].contains("falling from 3 on. The highest peak is that of eight"), "{answers:?}");
     }
 
     #[test]
     fn peaks_that_are_about_the_same_are_not_told_apart() {
         let one = [1e4, 2e4, 3e4, 3e4, 3e4, 3e4, 3e4];
         let other = [1e4, 2e4, 3.1e4, 3e4, 3e4, 3e4, 3e4];
-        let told = told(&[("one", &one), ("two", &other)]);
-        assert!(told[0].ends_with("of one, two, are within the noise of each other"), "{told:?}");
+        let answers = answers(&[("one", &one), ("two", &other)]);
+        assert!(answers[0].ends_with("of one, two, are within the noise of each other"), "{answers:?}");
     }
 
     #[test]
@@ -313,11 +313,15 @@ mod tests {
         let (shallow, deep) = (of(2, 1e3), of(8, 5e3));
         let options = Options { audited: true, ..Options::default() };
         let groups = analyse([shallow.1, deep.1].concat(), &options).groups;
-        let told = growth(&[shallow.0, deep.0].concat(), &groups);
-        let of_depth =
-            |depth: &str| told.iter().find(|told| told.starts_with(&format!("4k, {depth} outst"))).unwrap();
-        assert!(of_depth("2").contains("3,000 IOPS") && of_depth("2").contains("mean 2.0 us"), "{told:?}");
-        assert!(of_depth("8").contains("15,000 IOPS") && of_depth("8").contains("mean 8.0 us"), "{told:?}");
+        let answers = growth(&[shallow.0, deep.0].concat(), &groups);
+        let of_depth = |depth: &str| {
+            answers.iter().find(|answers| answers.starts_with(&format!("4k, {depth} outst"))).unwrap()
+        };
+        assert!(of_depth("2").contains("3,000 IOPS") && of_depth("2").contains("mean 2.0 us"), "{answers:?}");
+        assert!(
+            of_depth("8").contains("15,000 IOPS") && of_depth("8").contains("mean 8.0 us"),
+            "{answers:?}"
+        );
     }
 
     #[test]
@@ -349,15 +353,15 @@ mod tests {
         };
         let step = |storage| StepRow { storage: Some(storage), ..StepRow::none() };
         let steps = [step(counts(100.0, 225.0, Some(225.0))), step(counts(100.0, 112.0, None))];
-        let told = counted(&steps);
-        assert_eq!(told.len(), 1);
-        assert!(told[0].ends_with("2.25 in blocks of 4KiB (one window)"), "{told:?}");
+        let answers = counted(&steps);
+        assert_eq!(answers.len(), 1);
+        assert!(answers[0].ends_with("2.25 in blocks of 4KiB (one window)"), "{answers:?}");
         let read = |share| step(StorageCounts { read_at_owner: Some(share), ..counts(0.0, 0.0, Some(0.0)) });
         let apart = StepRow { unaligned_percent: 50, ..read(0.5) };
-        let told = counted(&[read(1.0), read(1.0), apart]);
+        let answers = counted(&[read(1.0), read(1.0), apart]);
         assert!(
-            told[0].ends_with("network: 100 % (median of 2 windows); 50 % (50 % apart, one window)"),
-            "{told:?}"
+            answers[0].ends_with("network: 100 % (median of 2 windows); 50 % (50 % apart, one window)"),
+            "{answers:?}"
         );
     }
 }

@@ -31,7 +31,7 @@ use git::GitStore;
 
 pub use gate::Gate;
 pub use history::History;
-pub use kept::Kept;
+pub use kept::KeptResult;
 pub use name::BaselineName;
 pub use store::{Addition, BaselineStore, Pin};
 

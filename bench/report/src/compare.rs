@@ -107,7 +107,7 @@ pub const FORMAT: &str = "loadline-comparison";
 /// Its version.
 pub const VERSION: u64 = 1;
 
-/// What whoever asked should do, and so which exit code.
+/// What the user should do, and so which exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// No load is shown to be slower by more than is allowed, and nothing makes that doubtful.
@@ -160,7 +160,7 @@ impl Comparison {
         })
     }
 
-    /// What whoever asked should do.
+    /// What the user should do.
     pub fn outcome(&self) -> Outcome {
         if self.loads.iter().any(|load| load.beyond_allowed) {
             return Outcome::Slower;

@@ -182,10 +182,10 @@ mod tests {
     }
 
     /// A place in a row, its repeats, and the change against the first, in percent.
-    type Told = (String, usize, Option<f64>);
+    type Place = (String, usize, Option<f64>);
 
     /// Each row: its load, and what it says.
-    fn told(steps: &[StepRow]) -> Vec<(String, Vec<Told>)> {
+    fn shown(steps: &[StepRow]) -> Vec<(String, Vec<Place>)> {
         let change = |one: &Condition| one.iops_ratio.map(|ratio| (100.0 * (ratio.estimate - 1.0)).round());
         let places = |row: &ConditionRow| {
             row.conditions.iter().map(|one| (one.name.clone(), one.repeats, change(one))).collect()
@@ -193,7 +193,7 @@ mod tests {
         rows(steps).iter().map(|row| (row.load.clone(), places(row))).collect()
     }
 
-    fn place(name: &str, repeats: usize, change: Option<f64>) -> Told {
+    fn place(name: &str, repeats: usize, change: Option<f64>) -> Place {
         (name.into(), repeats, change)
     }
 
@@ -208,7 +208,7 @@ mod tests {
         ];
         let label = Profile::default().label();
         assert_eq!(
-            told(&steps),
+            shown(&steps),
             [
                 (format!("{label}, healthy"), vec![place("one", 1, None), place("two", 1, Some(-50.0))]),
                 (format!("{label}, down"), vec![place("one", 1, None), place("two", 1, Some(-25.0))]),
@@ -227,14 +227,14 @@ mod tests {
         let label = Profile::default().label();
         let levels = [17.0, 75.0, 17.0].map(|percent| step("", "", percent, full(percent)));
         let wanted = vec![place("17 % full", 2, None), place("75 % full", 1, Some(341.0))];
-        assert_eq!(told(&levels), [(label.clone(), wanted)]);
+        assert_eq!(shown(&levels), [(label.clone(), wanted)]);
         let wanted = vec![place("at their volumes", 1, None), place("50 % apart", 1, Some(-10.0))];
         let steps = [step("", "", 100.0, apart(0)), step("", "", 90.0, apart(50))];
-        assert_eq!(told(&steps), [(label.clone(), wanted)]);
+        assert_eq!(shown(&steps), [(label.clone(), wanted)]);
         let wanted = vec![place("10 % of the disk", 1, None), place("all of the disk", 1, Some(-10.0))];
         let steps = [step("", "", 100.0, set(10.0)), step("", "", 90.0, |_| {})];
-        assert_eq!(told(&steps), [(label, wanted)]);
+        assert_eq!(shown(&steps), [(label, wanted)]);
         let deeper = |outstanding| move |step: &mut StepRow| step.profile.outstanding = outstanding;
-        assert_eq!(told(&[step("", "", 1.0, deeper(1)), step("", "", 2.0, deeper(2))]), []);
+        assert_eq!(shown(&[step("", "", 1.0, deeper(1)), step("", "", 2.0, deeper(2))]), []);
     }
 }

@@ -39,7 +39,7 @@ pub struct FaultRow {
     pub at_s: f64,
     /// The longest time in which one worker that stayed completed nothing, milliseconds.
     pub stall_ms: Option<Spread>,
-    /// The longest time in which nobody completed anything, milliseconds.
+    /// The longest time in which no worker completed an I/O, milliseconds.
     pub fleet_stall_ms: Option<Spread>,
     /// Until the storage said so, seconds; `null` if it did not in every repeat.
     pub detected_s: Option<Spread>,

@@ -9,7 +9,7 @@
 //!   that never completed count with their age.
 //! - `lat_ns` is the response time: completed − intended. `clat_ns` is completed − issued. In a closed loop they are the
 //!   same. Of a load at a rate, service times are kept of reads and writes together: they stand as `clat_ns` where
-//!   only one of the two did I/O; of a mix `clat_ns` is empty (`N` is 0), for nobody knows them apart. Both have
+//!   only one of the two did I/O; of a mix `clat_ns` is empty (`N` is 0), because they cannot be told apart. Both have
 //!   percentiles and bins, as fio writes them with `clat_percentiles=1` and `lat_percentiles=1`.
 //! - `slat_ns` is empty: the time of the submission alone is not measured.
 //! - A percentile is left out unless at least 100 samples lie on either side of it.
@@ -17,7 +17,7 @@
 //! - `stddev` of latencies and the shares `latency_ns`, `latency_us` and `latency_ms` come from the histograms: within 1 %.
 //! - The samples of `iops_min`, `bw_min` and so on are the seconds of the window, not fio's half seconds; of a window
 //!   longer than a day, those of its first day. There are none (0 of them) where a run has no seconds, or where
-//!   their bytes are not as many as their I/Os have: then nobody knows whether reads or writes moved them.
+//!   their bytes are not as many as their I/Os have: then it is not known whether reads or writes moved them.
 //! - `numjobs` counts the threads of all disks of all workers, and `job_runtime` the windows of those that finished.
 //!   `usr_cpu` and `sys_cpu` are percent of one CPU for each of these, as fio divides them.
 //! - `rate_iops` and `rate` are of one such thread, in each direction, and need not be whole.

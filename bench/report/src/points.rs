@@ -1,4 +1,4 @@
-//! A run's complete steps as measured points, to be analysed like anybody's.
+//! A run's complete steps as measured points, to be analysed like those of other tools.
 
 use loadline_base::figures::listed;
 use loadline_measure::analysis::{Analysis, Options, analyse};

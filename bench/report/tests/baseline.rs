@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use loadline_report::baseline::history::MOST_RESULTS;
 use loadline_report::baseline::kept::PINNED_FILE;
-use loadline_report::baseline::{BaselineName, BaselineStore, History, Kept, Pin, open};
+use loadline_report::baseline::{BaselineName, BaselineStore, History, KeptResult, Pin, open};
 use loadline_report::compare::RunRecord;
 use tempfile::TempDir;
 
@@ -65,12 +65,12 @@ fn holds_its_promises(store: &dyn BaselineStore) {
     assert!(added.is_new && !added.is_pinned);
     let read = history(store);
     assert_eq!(read.pinned.as_ref().unwrap().file(), first.file());
-    assert_eq!(read.recent.iter().map(Kept::file).collect::<Vec<_>>(), [first.file(), second.file()]);
+    assert_eq!(read.recent.iter().map(KeptResult::file).collect::<Vec<_>>(), [first.file(), second.file()]);
     let place = store.place(&name(), &second.file());
     assert_eq!(read.recent[1].run, RunRecord { place, ..second.run.clone() }, "as it was kept");
 
     // The same run again is not kept twice, and stays as it was first.
-    let other = Kept::new(record(1, 1.0), None);
+    let other = KeptResult::new(record(1, 1.0), None);
     let added = store.add(&name(), &addition(&other, Pin::IfFirst)).unwrap();
     assert!(!added.is_new && !added.is_pinned);
     assert_eq!(store.read(&name(), &second.file()).unwrap(), second.text());

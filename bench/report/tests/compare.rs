@@ -209,9 +209,9 @@ fn what_the_machines_did_beside_the_load_is_taken_into_account() {
     assert_eq!(compare(&quiet, &run("b", &[("x", &around(1000.0, 100.0))])).outcome(), Outcome::Fine);
     let mut stolen = run("b", &[("x", &around(1000.0, 100.0))]);
     stolen.report.steps.iter_mut().for_each(|step| step.host_steal = Some(0.08));
-    let mut told = quiet.clone();
-    told.report.steps.iter_mut().for_each(|step| step.host_steal = Some(0.01));
-    let comparison = compare(&told, &stolen);
+    let mut stated = quiet.clone();
+    stated.report.steps.iter_mut().for_each(|step| step.host_steal = Some(0.01));
+    let comparison = compare(&stated, &stolen);
     assert_eq!(comparison.outcome(), Outcome::Doubtful);
     assert!(comparison.doubts[0].contains("1 % of the CPU in A, and 8 % in B"), "{:?}", comparison.doubts);
     let mut busy = run("b", &[("x", &around(1000.0, 100.0))]);

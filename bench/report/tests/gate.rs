@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::store::Added;
-use loadline_report::baseline::{Gate, History, Kept, Pin, junit, markdown, open, text};
+use loadline_report::baseline::{Gate, History, KeptResult, Pin, junit, markdown, open, text};
 use loadline_report::compare::{Figure, Outcome};
 
 use kept::{addition, kept, name};
@@ -33,9 +33,13 @@ fn another_study_and_other_loads_are_refused_before_the_load() {
 
 /// A gate with this many results of 1,000 IOPS, of which the first is pinned.
 fn gate(results: usize, iops: f64) -> Gate {
-    let recent: Vec<Kept> = (0..results).map(|number| kept(number, 1000.0 + 2.0 * number as f64)).collect();
-    let history =
-        History { pinned: recent.first().cloned(), files: recent.iter().map(Kept::file).collect(), recent };
+    let recent: Vec<KeptResult> =
+        (0..results).map(|number| kept(number, 1000.0 + 2.0 * number as f64)).collect();
+    let history = History {
+        pinned: recent.first().cloned(),
+        files: recent.iter().map(KeptResult::file).collect(),
+        recent,
+    };
     Gate::of(&name(), &history, &kept(400, iops), 0.0, false).unwrap()
 }
 
@@ -73,7 +77,8 @@ fn a_slower_run_is_slower_in_every_form_with_its_trend_and_what_was_detectable()
 #[test]
 fn creep_is_seen_since_the_pinned_result_stays() {
     // Each is 1 % slower than the one before: none is beyond its noise, and the last is far from the pinned one.
-    let recent: Vec<Kept> = (0..8).map(|number| kept(number, 1000.0 * 0.99f64.powi(number as i32))).collect();
+    let recent: Vec<KeptResult> =
+        (0..8).map(|number| kept(number, 1000.0 * 0.99f64.powi(number as i32))).collect();
     let history = History { pinned: recent.first().cloned(), recent, ..History::default() };
     let last = Gate::of(&name(), &history, &kept(8, 1000.0 * 0.99f64.powi(8)), 5.0, false).unwrap();
     assert_eq!(last.outcome(), Some(Outcome::Slower));
@@ -138,7 +143,7 @@ fn a_run_that_is_not_added_says_why_and_one_that_was_kept_before_stays() {
 }
 
 /// A gate of this run beside these results, of which the first is pinned.
-fn beside(recent: Vec<Kept>, this: &Kept) -> Gate {
+fn beside(recent: Vec<KeptResult>, this: &KeptResult) -> Gate {
     let history = History { pinned: recent.first().cloned(), recent, ..History::default() };
     Gate::of(&name(), &history, this, 0.0, false).unwrap()
 }
@@ -167,7 +172,7 @@ fn another_host_another_target_and_another_method_are_doubtful() {
     let keys =
         [("phases.measure", "60s"), ("run.verify", "true"), ("target.folder", "/a"), ("run.seed", "1")];
     let pinned = with(0, "x", "d", keys);
-    let outcome = |this: Kept| beside(vec![pinned.clone()], &this).outcome();
+    let outcome = |this: KeptResult| beside(vec![pinned.clone()], &this).outcome();
     assert_eq!(outcome(with(1, "x", "d", keys)), Some(Outcome::Fine));
     assert_eq!(outcome(with(1, "y", "d", keys)), Some(Outcome::Doubtful));
     assert_eq!(outcome(with(1, "x", "e", keys)), Some(Outcome::Doubtful));
@@ -194,7 +199,7 @@ fn the_trend_has_what_was_compared_with_the_pinned_result_and_was_not_slower() {
     pinned.slower = BTreeSet::from(["4k".to_string()]);
     slower.slower = BTreeSet::from(["4k".to_string()]);
     let pin = pinned.file();
-    let compared = |kept: Kept| Kept { compared_with: Some(pin.clone()), ..kept };
+    let compared = |kept: KeptResult| KeptResult { compared_with: Some(pin.clone()), ..kept };
     later.compared_with = Some(kept(4, 1.0).file());
     let recent = vec![before, pinned.clone(), compared(slower), compared(like), later];
     let history = History { pinned: Some(pinned), recent, ..History::default() };
@@ -232,7 +237,8 @@ fn the_chance_of_a_range_is_stated_for_each_number_of_results() {
         kept.run.loads.push(second);
         kept
     };
-    let recent: Vec<Kept> = (0..9).map(|n| if n < 4 { kept(n, 1000.0) } else { with_second(n) }).collect();
+    let recent: Vec<KeptResult> =
+        (0..9).map(|n| if n < 4 { kept(n, 1000.0) } else { with_second(n) }).collect();
     let page = text::page(&beside(recent, &with_second(10)));
     for words in
         ["80 % of further runs lie within the range of 9", "67 % of further runs lie within the range of 5"]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use loadline_base::figures::thousands;
 use loadline_report::orientation::CAVEAT;
-use loadline_report::orientation::known::{Figure, Known, Order, Source, known};
+use loadline_report::orientation::known::{AccessPattern, Figure, Known, Source, known};
 
 const BEGIN: &str =
     "<!-- The tables are made of known.toml by a test: bench/report/tests/orientation.rs -->\n";
@@ -22,7 +22,7 @@ fn sources(sources: &[Source]) -> String {
 
 fn load(figure: &Figure) -> String {
     let block = figure.block.map(|block| format!("{block} ")).unwrap_or_default();
-    let order = if figure.pattern == Order::Random { "random" } else { "sequential" };
+    let order = if figure.pattern == AccessPattern::Random { "random" } else { "sequential" };
     let mix = match figure.write_percent {
         0 => "reads".into(),
         100 => "writes".into(),

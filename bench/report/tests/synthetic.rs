@@ -84,7 +84,7 @@ fn synthetic(path: &Path) -> PathBuf {
         let mut result = StepResult::empty(&owned.folder.manifest.run_id, step, When::now());
         result.figures = all.figures();
         result.histograms = all.histograms();
-        result.cpu = CpuTime { user_s: 1.0, system_s: 2.0, looking_s: 0.0 };
+        result.cpu = CpuTime { user_s: 1.0, system_s: 2.0, polling_s: 0.0 };
         let lost = (step.number == 4).then(|| Loss {
             reason: LossReason::Died,
             message: "its process ended".into(),

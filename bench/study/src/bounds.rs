@@ -107,9 +107,9 @@ pub(crate) fn devices_of_unknown_workers(
         None => return Ok(()),
     };
     Err(StudyError::usage(format!(
-        "{what} to devices ({device}), and the workers join: devices go to them by the names that they bring, so another \
-         host's disk of that name could be overwritten. Say folder instead of devices, for files that are created on \
-         each worker's host; or only read"
+        "{what} to devices ({device}), but workers that join receive devices in the order of the workers' names, so a disk of \
+         the same name on another host could be overwritten. Use folder instead of devices, which creates files on each \
+         worker's host, or use only profiles that read"
     )))
 }
 

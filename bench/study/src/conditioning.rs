@@ -36,8 +36,8 @@ impl<W: Workers> Runner<'_, W> {
         let (Some(level), Some(filled)) = (step.fill_level, filled) else { return Ok(()) };
         if filled > level {
             return Err(StudyError::usage(format!(
-                "step {} ({}) measures disks that are {level} % full, and they are {filled} % full by now: what is full is \
-                 not emptied. Run the study anew",
+                "step {} ({}) measures disks that are {level} % full, but the disks are already {filled} % full, and a run \
+                 never empties them. Run the study anew",
                 step.number, step.label
             )));
         }

@@ -44,17 +44,18 @@ fn restful(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage =
         |message: &str| Err(StudyError::usage(format!("[fleet] when_node_is_gone = \"rest\": {message}")));
     if study.condition.is_empty() {
-        return usage("no node is ever gone: it is about [[condition]] tables");
+        return usage("no node is ever lost: this option needs [[condition]] tables");
     }
     if study.matrix.workers.is_some() || study.vary.workers.is_some() {
         return usage(
-            "and the number of workers is varied: then there are two reasons why some rest. Write two studies",
+            "the study also varies the number of workers, so a worker could rest for two reasons. Write two studies",
         );
     }
     let gone_first = study.condition.first().is_some_and(|first| !gone_in(study, &first.name).is_empty());
     if gone_first && (study.load_line.is_some() || study.capacity.is_some()) {
         return usage(
-            "searches are measured in the first condition, and in this one some rest: begin with one in which no node is gone",
+            "searches are measured in the first condition, and in that condition the workers of a lost node rest: put a \
+             condition without a lost node first",
         );
     }
     let names = &fleet.nodes;

@@ -55,8 +55,9 @@ impl<'a> Harm<'a> {
         let copies = self.copies;
         if self.done.values().filter(|costs| **costs).count() >= copies {
             return Err(format!(
-                "with {copies} copies of everything, {} nodes at once may have all copies of a volume, and then nobody serves \
-                 it: let one return first, have more copies, or say force = true if that is what is to be seen",
+                "with {copies} copies, the {} nodes that have faults at the same time may hold all copies of a volume, and \
+                 then no node can serve the volume: let a node return first, use more copies, or set force = true if the study \
+                 is meant to show this",
                 self.done.len()
             ));
         }
@@ -90,11 +91,12 @@ pub(crate) fn storage(
             Ok((external.nodes.clone(), usize::MAX))
         }
         (Some(_), Some(_)) => Err(StudyError::usage(
-            "[target] san and [target.external]: a cluster of the run's own is not somebody else's; leave one out",
+            "[target] san and [target.external] exclude each other: san is a cluster that the run starts, external is a \
+             storage that exists already; leave one out",
         )),
         (None, None) => Err(StudyError::usage(format!(
-            "{what} does something to the storage, and only a cluster of the run's own can be asked to: say san = {{}} in \
-             [target], or how it is done to the storage that you have: [target.external]"
+            "{what}: the run must be able to control the storage. Set san = {{}} in [target] for a cluster that the run \
+             starts, or give the commands that control your storage in [target.external]"
         ))),
     }
 }
@@ -114,8 +116,8 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     let (nodes, copies) = storage(study, fleet, "faults", study.faults.iter().map(TimedFault::fault))?;
     if study.target.external.as_ref().is_some_and(|external| !external.tells_redundancy()) {
         return usage(
-            "faults: after each window everything is taken back and every copy waited for, and nothing tells when they are in \
-             sync; give health in [target.external], or prompt = true"
+            "faults: after each window the run undoes all faults and waits until every copy is in sync, but this storage has \
+             no way to report that; give health in [target.external], or prompt = true"
                 .into(),
         );
     }

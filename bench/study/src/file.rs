@@ -1,4 +1,4 @@
-//! The study file: what is measured, by whom, how, how long and how often. Its comments are the descriptions that
+//! The study file: what is measured, by which workers, how, how long and how often. Its comments are the descriptions that
 //! an editor shows (`loadline schema study`).
 
 use std::net::SocketAddr;

@@ -26,15 +26,15 @@ use loadline_fleet::or_stop;
 /// How long copies are waited for after everything was taken back, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
 
-/// A call that the thread makes.
-type Ask = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
+/// A call on the storage, for its thread.
+type StorageCall = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
 /// How long the thread may take to stop its nodes. They end with this process in any case.
 const STOPS: Duration = Duration::from_secs(15);
 
 /// The storage, and the thread that calls it. When this is dropped, the nodes of the run's own cluster are stopped.
 pub(crate) struct Harness {
-    asks: Option<mpsc::Sender<Ask>>,
+    calls: Option<mpsc::Sender<StorageCall>>,
     /// Ends when the thread has.
     ended: mpsc::Receiver<()>,
     leave: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ impl Harness {
         };
         let (own, external) = (plan.cluster.is_some(), study.target.external.clone());
         let leave = Arc::new(AtomicBool::new(false));
-        let (asks, to_do) = mpsc::channel::<Ask>();
+        let (calls, to_do) = mpsc::channel::<StorageCall>();
         let (started, when_started) = oneshot::channel();
         let is_over = leave.clone();
         // Nodes end with the thread that has started them.
@@ -67,8 +67,8 @@ impl Harness {
             let found = match (own, external) {
                 (true, _) | (_, None) => Cluster::start(spec, &is_over).map(Storage::Own),
                 (false, Some(external)) => {
-                    let ask = external.prompt.then(terminal_prompt);
-                    External::new(external, ask).map(Storage::Foreign)
+                    let prompt = external.prompt.then(terminal_prompt);
+                    External::new(external, prompt).map(Storage::Foreign)
                 }
             };
             let mut storage = match found {
@@ -76,15 +76,15 @@ impl Harness {
                 Err(error) => return drop(started.send(Err(error))),
             };
             if started.send(Ok(())).is_ok() {
-                while let Ok(ask) = to_do.recv() {
-                    ask(&mut storage, &is_over);
+                while let Ok(call) = to_do.recv() {
+                    call(&mut storage, &is_over);
                 }
             }
             storage.stop();
         });
         thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
-        let harness = Harness { asks: Some(asks), ended, leave };
+        let harness = Harness { calls: Some(calls), ended, leave };
         or_stop(stop, when_started).await?.map_err(|_| died())??;
         Ok(harness)
     }
@@ -113,7 +113,7 @@ impl Harness {
             }
         }
         let away = apart(workers, unaligned_percent);
-        let made = self.ask(stop, move |storage, leave| {
+        let made = self.call(stop, move |storage, leave| {
             let cluster =
                 storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
             let (mut volumes, mut any_new) = (Volumes::new(), false);
@@ -144,7 +144,7 @@ impl Harness {
         conditions: Vec<Condition>,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<(), StudyError> {
-        let entered = self.ask(stop, move |storage, leave| {
+        let entered = self.call(stop, move |storage, leave| {
             if heal {
                 storage.heal(leave)?;
                 if !storage.await_redundancy(HEALED, leave)? {
@@ -181,13 +181,13 @@ impl Harness {
         monitor: WindowMonitor,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<WindowObservations, StudyError> {
-        Ok(self.ask(stop, move |storage, leave| monitor.run(storage, leave)).await??)
+        Ok(self.call(stop, move |storage, leave| monitor.run(storage, leave)).await??)
     }
 
     /// Takes back all faults, at the end of a run that finished or failed.
     pub(crate) async fn take_back(&self) -> Result<(), StudyError> {
         let (_never, mut stop) = watch::channel(false);
-        Ok(self.ask(&mut stop, |storage, leave| storage.heal(leave)).await??)
+        Ok(self.call(&mut stop, |storage, leave| storage.heal(leave)).await??)
     }
 
     /// The health of the run's own cluster; `None` of external storage.
@@ -195,7 +195,7 @@ impl Harness {
         &self,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Option<Health>, StudyError> {
-        Ok(self.ask(stop, |storage, _| storage.own().map(Cluster::health).transpose()).await??)
+        Ok(self.call(stop, |storage, _| storage.own().map(Cluster::health).transpose()).await??)
     }
 
     /// The nodes whose process has ended though no fault ended it.
@@ -203,18 +203,18 @@ impl Harness {
         &self,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<String>, StudyError> {
-        Ok(self.ask(stop, |storage, _| Ok(storage.ended_unasked())).await??)
+        Ok(self.call(stop, |storage, _| Ok(storage.ended_unasked())).await??)
     }
 
     /// Has the thread make a call, and waits for its result.
-    async fn ask<T: Send + 'static>(
+    async fn call<T: Send + 'static>(
         &self,
         stop: &mut watch::Receiver<bool>,
         what: impl FnOnce(&mut Storage, &AtomicBool) -> Result<T, TargetError> + Send + 'static,
     ) -> Result<Result<T, TargetError>, StudyError> {
         let (answer, answered) = oneshot::channel();
-        let ask: Ask = Box::new(move |storage, leave| drop(answer.send(what(storage, leave))));
-        self.asks.as_ref().ok_or_else(died)?.send(ask).map_err(|_| died())?;
+        let call: StorageCall = Box::new(move |storage, leave| drop(answer.send(what(storage, leave))));
+        self.calls.as_ref().ok_or_else(died)?.send(call).map_err(|_| died())?;
         or_stop(stop, answered).await?.map_err(|_| died())
     }
 }
@@ -222,7 +222,7 @@ impl Harness {
 impl Drop for Harness {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::Relaxed);
-        self.asks = None;
+        self.calls = None;
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
     }

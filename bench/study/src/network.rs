@@ -1,6 +1,6 @@
 //! What was measured of the network between the nodes, and what share of it a load uses.
 
-use loadline_fleet::LinkSpeed;
+use loadline_fleet::NetworkPathSpeed;
 use loadline_profile::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct MeasuredLink {
     /// Whether both are on one host: then it is that host's own loopback.
     pub one_host: bool,
     /// What it does; `null` if it could not be measured.
-    pub speed: Option<LinkSpeed>,
+    pub speed: Option<NetworkPathSpeed>,
     /// Why it could not be.
     pub why: Option<String>,
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     fn link(speed: Option<f64>) -> MeasuredLink {
-        let speed = speed.map(|bytes_per_s| LinkSpeed { round_trip_us: 50.0, bytes_per_s });
+        let speed = speed.map(|bytes_per_s| NetworkPathSpeed { round_trip_us: 50.0, bytes_per_s });
         MeasuredLink { from: "a".into(), to: "b".into(), one_host: false, speed, why: None }
     }
 

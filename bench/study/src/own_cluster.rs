@@ -103,11 +103,12 @@ pub(crate) fn aligned(study: &Study) -> Result<(), StudyError> {
     match study.fewest_copies() {
         Some(2..) => Ok(()),
         Some(_) => usage(
-            "unaligned_percent: the other owner is one that has a copy, so there must be two at least: say san = { copies = 2 }"
+            "unaligned_percent: these workers use volumes that another node with a copy owns, so each volume needs at least \
+             two copies: set san = { copies = 2 }"
                 .into(),
         ),
         None => usage(
-            "unaligned_percent: only in a cluster of the run's own it is known who owns what: say san = {} in [target]".into(),
+            "unaligned_percent: the run knows the owner of a volume only in a cluster that it starts: set san = {} in [target]".into(),
         ),
     }
 }
@@ -125,8 +126,8 @@ pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError
         let most = MOST_AT_ONCE.min(ByteSize(san.log().0 / 8));
         if point.profile.block_size > most {
             return Err(StudyError::usage(format!(
-                "profile {}: it moves {} at once, and with logs of {} {most} are the most: say a larger log in san = {{ ... }}, or \
-                 a smaller block_size",
+                "profile {}: its block size is {}, but logs of {} allow at most {most}: set a larger log in san = {{ ... }}, \
+                 or a smaller block_size",
                 point.label,
                 point.profile.block_size,
                 san.log()

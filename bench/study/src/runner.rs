@@ -307,8 +307,8 @@ impl<W: Workers> Runner<'_, W> {
         }
         if self.owned.folder.plan.cluster.is_some() && self.owned.folder.manifest.filled {
             // Its disks were written by the run itself: they need not tell.
-            let told = |finding: &Finding| finding.kind == FindingKind::UnwrittenReads;
-            result.findings.retain(|finding| !(told(finding) && finding.severity == Severity::Note));
+            let is_reported = |finding: &Finding| finding.kind == FindingKind::UnwrittenReads;
+            result.findings.retain(|finding| !(is_reported(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
         result.findings.extend(self.condition_findings().await?);

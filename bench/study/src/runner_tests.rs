@@ -281,7 +281,7 @@ fn a_worker_that_dies_while_it_fills_fills_once_more_and_no_more_than_that() {
 }
 
 #[test]
-fn the_brake_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
+fn a_stop_condition_ends_the_run_and_the_step_that_it_ended_is_measured_anew() {
     let study = format!("{STUDY}stop_if = [\"p99>50ms\", \"errors>0\"]");
     let place = Place::new(&study);
     let error = place.go_on(Orders { stop_condition: true, ..Orders::default() }).unwrap_err();

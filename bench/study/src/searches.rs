@@ -3,7 +3,7 @@
 
 use loadline_base::units::Rate;
 use loadline_measure::audit::is_carried;
-use loadline_measure::search::{Found, Next, Probe, Scale, Search};
+use loadline_measure::search::{Next, Probe, Scale, Search, SearchOutcome};
 use loadline_measure::stats::median;
 use loadline_measure::window::Figures;
 use loadline_profile::{Arrival, OfferedRate};
@@ -285,10 +285,10 @@ impl SearchPlan {
             _ => None,
         };
         let (held, missed) = match found {
-            Some(Found::Bracket { held, missed }) => (Some(held), Some(missed)),
-            Some(Found::Nothing { missed }) => (None, Some(missed)),
-            Some(Found::Everything { held }) => (Some(held), None),
-            Some(Found::Undecided) | None => (None, None),
+            Some(SearchOutcome::Bracket { held, missed }) => (Some(held), Some(missed)),
+            Some(SearchOutcome::Nothing { missed }) => (None, Some(missed)),
+            Some(SearchOutcome::Everything { held }) => (Some(held), None),
+            Some(SearchOutcome::Undecided) | None => (None, None),
         };
         let at_held = |value: &dyn Fn(&MeasuredStep) -> Option<f64>| {
             let values: Option<Vec<f64>> =
@@ -313,15 +313,15 @@ impl SearchPlan {
         let shallow = self.mine(measured).filter(|(_, m)| m.is_shallow(self.percentile)).count();
         if shallow > 0 && self.over != SearchOver::Rate {
             result.found.push_str(&format!(
-                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs, and hold only if all of theirs \
-                 were within the limit: measure longer",
+                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs; such a measurement counts as within \
+                 the limit only if all its I/Os were: measure longer",
                 loadline_base::figures::thousands(self.percentile.samples())
             ));
         }
         result
     }
 
-    fn sentence(&self, result: &SearchResult, state: Option<Next>, found: Option<Found>) -> String {
+    fn sentence(&self, result: &SearchResult, state: Option<Next>, found: Option<SearchOutcome>) -> String {
         use loadline_base::figures::{latency, thousands};
         let unit = match self.over {
             SearchOver::Rate => "IOPS offered",
@@ -343,12 +343,12 @@ impl SearchPlan {
                 "it has not begun: the load as it is written was not measured, or carried nothing".into()
             }
             (Some(_), None) => format!("it has not ended: {} steps so far", result.steps),
-            (_, Some(Found::Bracket { held, missed })) => format!(
+            (_, Some(SearchOutcome::Bracket { held, missed })) => format!(
                 "{limit} holds up to {} {unit}{carried}{at}; missed at {}",
                 thousands(held),
                 thousands(missed)
             ),
-            (_, Some(Found::Nothing { missed })) => {
+            (_, Some(SearchOutcome::Nothing { missed })) => {
                 let why = match self.over {
                     SearchOver::Rate => format!(
                         ", the least that was tried: at lower rates a window of {} s has too few I/Os for a {}",
@@ -358,7 +358,7 @@ impl SearchPlan {
                 };
                 format!("{limit} is missed even at {} {unit}{why}", thousands(missed))
             }
-            (_, Some(Found::Everything { held })) => {
+            (_, Some(SearchOutcome::Everything { held })) => {
                 let most = match self.over {
                     SearchOver::Rate => "the most that was tried, far beyond what a closed loop carried",
                     SearchOver::Outstanding => "the most, as the profile has it",
@@ -366,7 +366,7 @@ impl SearchPlan {
                 };
                 format!("{limit} holds at {} {unit}, {most}{carried}{at}", thousands(held))
             }
-            (_, Some(Found::Undecided)) => {
+            (_, Some(SearchOutcome::Undecided)) => {
                 format!(
                     "{limit}: the measurements contradict each other, and {} did not decide",
                     result.steps

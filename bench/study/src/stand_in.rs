@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use loadline_base::clock::Nanos;
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    EventSink, FleetError, FleetEvent, LinkSpeed, LiveSecond, Loss, LossReason, NetworkPath, PerWorker,
-    StepOutcome, WorkerId, WorkerInfo, WorkerOutcome,
+    EventSink, FleetError, FleetEvent, LiveSecond, Loss, LossReason, NetworkPath, NetworkPathSpeed,
+    PerWorker, StepOutcome, WorkerId, WorkerInfo, WorkerOutcome,
 };
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -287,7 +287,7 @@ impl Workers for StandIn {
                     worker: info(&id.0),
                     window,
                     clock_error: Some(Nanos(0)),
-                    cpu: alive.then_some(CpuTime { user_s: 0.25, system_s: 0.25, looking_s: 0.0 }),
+                    cpu: alive.then_some(CpuTime { user_s: 0.25, system_s: 0.25, polling_s: 0.0 }),
                     host_cpu: None,
                     findings: Vec::new(),
                     engine: alive.then(|| "io_uring".to_string()),
@@ -350,13 +350,16 @@ impl Workers for StandIn {
         Ok(jobs.iter().map(scan).collect())
     }
 
-    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError> {
+    async fn measure_path(
+        &mut self,
+        link: &NetworkPath,
+    ) -> Result<Result<NetworkPathSpeed, String>, FleetError> {
         let mut seen = self.seen.lock().unwrap();
         let before = seen.measured.len();
         seen.links.push((link.clone(), before));
         if self.orders.unreachable.as_ref() == Some(&link.to.0) {
             return Ok(Err("192.0.2.1:9: no route to host".into()));
         }
-        Ok(Ok(LinkSpeed { round_trip_us: 50.0, bytes_per_s: 1e6 * seen.links.len() as f64 }))
+        Ok(Ok(NetworkPathSpeed { round_trip_us: 50.0, bytes_per_s: 1e6 * seen.links.len() as f64 }))
     }
 }

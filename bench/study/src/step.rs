@@ -7,7 +7,7 @@ use loadline_fleet::{FleetKind, Loss, StepOutcome, WorkerInfo};
 use loadline_load::Job;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::level::disturbed;
-use loadline_measure::audit::{Asked, Finding, FindingKind, Severity, audit};
+use loadline_measure::audit::{Finding, FindingKind, RequestedLoad, Severity, audit};
 use loadline_measure::steady::{ROUNDS, rounds, steadiness};
 use loadline_measure::window::{Window, WindowSecond};
 use loadline_profile::Arrival;
@@ -76,7 +76,7 @@ pub(crate) fn collect(
         .filter(|_| is_calm && iops.len() >= 2 * ROUNDS)
         .and_then(|rounds| steadiness(&rounds));
     result.findings = lost(&result.workers).into_iter().collect();
-    result.findings.extend(audit(&result.figures, &asked(study, fleet, result, job)));
+    result.findings.extend(audit(&result.figures, &requested_load(study, fleet, result, job)));
     result.findings.extend(gathered(findings));
     if is_calm {
         result.findings.extend(disturbed(&iops, result.figures.longest_stall_ms));
@@ -97,14 +97,14 @@ fn of_node(workers: u32, window: &Window) -> NodeFigures {
 }
 
 /// What was asked of the fleet as a whole, given what one worker was asked.
-fn asked(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> Asked {
+fn requested_load(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job: &Job) -> RequestedLoad {
     let workers = result.workers.len() as f64;
     let rate = job.profile.rate.map(|offered| offered.rate.iops(job.profile.block_size));
     // Of a fleet that lost workers neither the one nor the other was offered for the whole window; that it lost
     // them is a finding already.
     let whole = result.lost() == 0 && !has_faults(study, &result.step);
     let on_nothing = result.workers.iter().any(|worker| worker.engine.as_deref() == Some("null"));
-    Asked {
+    RequestedLoad {
         poisson: job.profile.rate.is_some_and(|offered| offered.arrival == Arrival::Poisson),
         // A flush takes a slot and is in no figure, so that Little's law says nothing of a load with flushes; and
         // nothing is outstanding where everything completes at once.
@@ -235,7 +235,7 @@ mod tests {
     use loadline_measure::interval::{Interval, Phase};
 
     /// Two workers of one disk each, 1000 reads a second of 1 ms in each: one outstanding.
-    fn result(profile: &str, host_cpu: HostCpu) -> (StepResult, Asked) {
+    fn result(profile: &str, host_cpu: HostCpu) -> (StepResult, RequestedLoad) {
         let text = format!("name = \"s\"\n[[profile]]\n{profile}\n[phases]\nmeasure = \"2s\"");
         let study = parse("s.toml", &text).unwrap();
         let step = Plan::of(&study).unwrap().steps.remove(0);
@@ -265,7 +265,7 @@ mod tests {
             worker: info(name),
             window: window.clone(),
             clock_error: None,
-            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, looking_s: 0.0 }),
+            cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, polling_s: 0.0 }),
             host_cpu: Some(host_cpu),
             findings: vec![note.clone()],
             engine: Some("io_uring".into()),
@@ -280,20 +280,27 @@ mod tests {
         let outcome = StepOutcome { start_unix_ms: 500, workers, hosts: BTreeMap::new() };
         let fleet = ResolvedFleet::of(&study.fleet).unwrap();
         collect(&mut result, &study, &fleet, outcome, &order, &job);
-        let asked = asked(&study, &fleet, &result, &job);
-        (result, asked)
+        let requested_load = requested_load(&study, &fleet, &result, &job);
+        (result, requested_load)
     }
 
     const CPUS: HostCpu = HostCpu { cpus: 8, allowed: Some(8.0), busy: 0.5, steal: 0.02 };
 
     #[test]
     fn a_fleets_figures_are_the_sum_of_its_workers() {
-        let (result, asked) = result("outstanding = 1", CPUS);
+        let (result, requested_load) = result("outstanding = 1", CPUS);
         assert_eq!(result.figures.total.iops, 2000.0);
         assert_eq!(result.figures.total.latency_us.mean, Some(1000.0));
         assert_eq!((result.cpu.user_s, result.cpu.system_s, result.cores()), (1.0, 0.5, 0.75));
-        assert_eq!((asked.outstanding, asked.rate_iops, asked.steal), (Some(2.0), None, Some(0.02)));
-        assert_eq!(asked.generator_cpu, Some((1.5, 4.0)), "one thread each, and one for it in the kernel");
+        assert_eq!(
+            (requested_load.outstanding, requested_load.rate_iops, requested_load.steal),
+            (Some(2.0), None, Some(0.02))
+        );
+        assert_eq!(
+            requested_load.generator_cpu,
+            Some((1.5, 4.0)),
+            "one thread each, and one for it in the kernel"
+        );
         assert_eq!(result.began.as_str(), "1970-01-01T00:00:00.500Z", "when warm-up began");
         let kinds: Vec<FindingKind> = result.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [FindingKind::Fallback], "Little's law holds, and the same finding is one finding");
@@ -338,25 +345,27 @@ mod tests {
             writes: WritePermission::Refused,
         };
         let mut job = Job::new(vec![disk], Plan::of(&study).unwrap().steps.remove(0).profile);
-        assert!(asked(&study, &fleet, &result, &job).outstanding.is_some());
+        assert!(requested_load(&study, &fleet, &result, &job).outstanding.is_some());
         let saturated = |result: &StepResult| {
-            let asked = asked(&study, &fleet, result, &job);
-            audit(&result.figures, &asked).iter().any(|finding| finding.kind == FindingKind::GeneratorBound)
+            let requested_load = requested_load(&study, &fleet, result, &job);
+            audit(&result.figures, &requested_load)
+                .iter()
+                .any(|finding| finding.kind == FindingKind::GeneratorBound)
         };
         // Two workers, each on a CPU of its own.
         result
             .workers
             .iter_mut()
             .for_each(|w| w.host_cpu = Some(HostCpu { cpus: 2, allowed: Some(2.0), ..CPUS }));
-        result.cpu = CpuTime { user_s: 3.0, system_s: 0.95, looking_s: 0.05 };
-        result.workers[0].engine = Some("vhost-user, looking before sleeping".into());
-        assert!(saturated(&result), "that one of them looked says nothing of the fleet");
-        result.cpu.looking_s = 2.0;
-        assert!(!saturated(&result), "half of its time it only looked");
+        result.cpu = CpuTime { user_s: 3.0, system_s: 0.95, polling_s: 0.05 };
+        result.workers[0].engine = Some("vhost-user, polling before sleeping".into());
+        assert!(saturated(&result), "that one of them polled says nothing of the fleet");
+        result.cpu.polling_s = 2.0;
+        assert!(!saturated(&result), "half of its time it only polled");
         job.poll = true;
-        assert_eq!(asked(&study, &fleet, &result, &job).generator_cpu, None);
+        assert_eq!(requested_load(&study, &fleet, &result, &job).generator_cpu, None);
         result.workers.iter_mut().for_each(|worker| worker.engine = Some("null".into()));
-        assert_eq!(asked(&study, &fleet, &result, &job).outstanding, None);
+        assert_eq!(requested_load(&study, &fleet, &result, &job).outstanding, None);
     }
 
     #[test]
@@ -369,9 +378,13 @@ mod tests {
 
     #[test]
     fn a_rate_is_each_workers_own() {
-        let (result, asked) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
-        assert_eq!((asked.outstanding, asked.rate_iops), (None, Some(3000.0)));
-        assert_eq!(asked.generator_cpu, Some((1.5, 1.0)), "two threads share the one CPU of their host");
+        let (result, requested_load) = result("rate = \"1500iops\"", HostCpu { cpus: 1, ..CPUS });
+        assert_eq!((requested_load.outstanding, requested_load.rate_iops), (None, Some(3000.0)));
+        assert_eq!(
+            requested_load.generator_cpu,
+            Some((1.5, 1.0)),
+            "two threads share the one CPU of their host"
+        );
         assert!(result.findings.iter().any(|finding| finding.kind == FindingKind::RateNotMet));
     }
 }

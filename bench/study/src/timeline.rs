@@ -130,20 +130,20 @@ impl Timeline {
             event.at_s = event.at_s.clamp(0.0, window);
         }
         let end_before = |next: Option<&DoneFault>| match next {
-            None => End { at_s: window, told_s: window, leaving: Vec::new() },
+            None => End { at_s: window, reported_s: window, leaving: Vec::new() },
             Some(next) if next.moved.is_empty() => {
-                End { at_s: next.at_s, told_s: next.at_s, leaving: Vec::new() }
+                End { at_s: next.at_s, reported_s: next.at_s, leaving: Vec::new() }
             }
             // What those had not told yet who are gone then is not known: it is no stall, and no lower level.
             Some(next) => End {
                 at_s: next.at_s,
-                told_s: (next.at_s - UNTOLD_S).floor().max(0.0),
+                reported_s: (next.at_s - UNTOLD_S).floor().max(0.0),
                 leaving: next.moved.iter().map(|moved| moved.worker.clone()).collect(),
             },
         };
         // What was not done ends nothing.
         let done_from = |from: usize| happened.iter().skip(from).find(|event| event.failed.is_none());
-        let baseline = stretch(trace, 0.0, end_before(done_from(0)).told_s, None);
+        let baseline = stretch(trace, 0.0, end_before(done_from(0)).reported_s, None);
         let ends: Vec<End> = (1..=happened.len()).map(|next| end_before(done_from(next))).collect();
         // Workers that are out, and until when: their stall says nothing of the storage.
         let mut out: BTreeMap<WorkerId, f64> = BTreeMap::new();
@@ -172,7 +172,7 @@ struct End {
     /// The next event, or the window's end, seconds.
     at_s: f64,
     /// Until when every worker has reported.
-    told_s: f64,
+    reported_s: f64,
     /// The workers that are gone with the next event.
     leaving: Vec<WorkerId>,
 }
@@ -191,12 +191,12 @@ fn event(
     }
     let DoneFault { fault, planned_s, at_s, took_s, failed, detected_s, moved, resync_bytes, redundant_s } =
         happened;
-    let (end, told) = (until.at_s.max(at_s), until.told_s.max(at_s));
-    let (from_ms, to_ms, told_ms) = ((at_s * 1e3) as u64, (end * 1e3) as u64, (told * 1e3) as u64);
+    let (end, reported) = (until.at_s.max(at_s), until.reported_s.max(at_s));
+    let (from_ms, to_ms, reported_ms) = ((at_s * 1e3) as u64, (end * 1e3) as u64, (reported * 1e3) as u64);
     let stayed = trace.workers.iter().filter(|(worker, _)| !out.contains_key(worker));
     let stall = stayed
         .map(|(worker, completions)| {
-            let to_ms = if until.leaving.contains(worker) { told_ms } else { to_ms };
+            let to_ms = if until.leaving.contains(worker) { reported_ms } else { to_ms };
             (completions.longest_stall_between(from_ms, to_ms), worker)
         })
         .max_by_key(|(stall, _)| *stall);
@@ -204,21 +204,21 @@ fn event(
     trace.workers.values().for_each(|completions| fleet.merge(completions));
     let of_span = |from: f64, to: f64| stretch(trace, from, to, baseline);
     let is_return = fault.what == loadline_target::FaultKind::Return;
-    let resync_ends = redundant_s.map_or(told, |redundant| at_s + redundant).min(told);
-    let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(told))).flatten();
+    let resync_ends = redundant_s.map_or(reported, |redundant| at_s + redundant).min(reported);
+    let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(reported))).flatten();
     // A second in which it was still coming back, or somebody was out, is none of how it is afterwards.
     let known = match is_return {
         true => redundant_s.map(|redundant| at_s + redundant),
         false => Some(at_s + detected_s.unwrap_or(0.0)),
     };
-    let settled = known.map(|known| out.values().copied().fold(known, f64::max)).filter(|at| *at < told);
-    let plateau = settled.and_then(|settled| of_span(settled + (told - settled) / 2.0, told));
+    let settled = known.map(|known| out.values().copied().fold(known, f64::max)).filter(|at| *at < reported);
+    let plateau = settled.and_then(|settled| of_span(settled + (reported - settled) / 2.0, reported));
     let plateau_after_s = plateau.as_ref().and_then(|plateau| {
         let level = REACHED * plateau.iops;
         let reached = |second: i64| trace.seconds.get(&second).is_some_and(|one| one.ios as f64 >= level);
         // One second alone may be chance, and the first one may be from before.
         let second =
-            (at_s.ceil() as i64..told as i64).find(|second| reached(*second) && reached(second + 1))?;
+            (at_s.ceil() as i64..reported as i64).find(|second| reached(*second) && reached(second + 1))?;
         Some(second as f64 - at_s)
     });
     // A second belongs to the event in which it began.

@@ -209,10 +209,10 @@ impl WindowMonitor {
     }
 
     fn kill(&self, workers: &BTreeSet<WorkerId>, leave: &AtomicBool) -> Result<(), TargetError> {
-        let (told, mut killed) = oneshot::channel();
+        let (done, mut killed) = oneshot::channel();
         let begun = Instant::now();
         // If the fleet does not take orders any more, the step is over.
-        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), told)).is_err() {
+        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), done)).is_err() {
             return Ok(());
         }
         while matches!(killed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && !self.is_over(leave)? {

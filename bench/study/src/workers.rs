@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
 use loadline_fleet::{
-    Fleet, FleetError, LinkSpeed, MidStepChanges, NetworkPath, PerWorker, StepOutcome, WorkerId, WorkerInfo,
+    Fleet, FleetError, MidStepChanges, NetworkPath, NetworkPathSpeed, PerWorker, StepOutcome, WorkerId,
+    WorkerInfo,
 };
 use loadline_load::VerifyReport;
 use loadline_load::{FileIdentity, Job};
@@ -30,7 +31,10 @@ pub(crate) trait Workers {
         changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError>;
     async fn scan(&mut self, jobs: &BTreeMap<WorkerId, Job>) -> Result<PerWorker<VerifyReport>, FleetError>;
-    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError>;
+    async fn measure_path(
+        &mut self,
+        link: &NetworkPath,
+    ) -> Result<Result<NetworkPathSpeed, String>, FleetError>;
 }
 
 impl Workers for Fleet {
@@ -68,7 +72,10 @@ impl Workers for Fleet {
         Fleet::scan(self, jobs).await
     }
 
-    async fn measure_path(&mut self, link: &NetworkPath) -> Result<Result<LinkSpeed, String>, FleetError> {
+    async fn measure_path(
+        &mut self,
+        link: &NetworkPath,
+    ) -> Result<Result<NetworkPathSpeed, String>, FleetError> {
         Fleet::measure_path(self, link).await
     }
 }

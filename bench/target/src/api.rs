@@ -13,7 +13,7 @@ use crate::error::TargetError;
 const QUICK: Duration = Duration::from_secs(3);
 /// How long a change may take: of a cluster on one machine each is done in a second or two.
 const PATIENT: Duration = Duration::from_secs(30);
-/// So often who was asked may name somebody else.
+/// The most redirects to another node for one request.
 const MOST_REDIRECTS: usize = 4;
 
 /// How everything is.

@@ -23,7 +23,7 @@ use crate::process::NodeProcess;
 
 /// How long a node that was started may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// After so long every node knows who is gone or back: some leases of 0.6 s.
+/// After so long every node knows which nodes are gone or back: some leases of 0.6 s.
 const KNOWN_AFTER: Duration = Duration::from_millis(1_500);
 /// How often a node that was started is asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -187,7 +187,7 @@ impl Cluster {
         Ok(Disk { local: target(format!("vhost-user:{local}"))?, nbd: target(nbd.into())?, is_new })
     }
 
-    /// The nodes that have ended though nobody asked them to, and how.
+    /// The nodes that have ended without a request, and how.
     pub fn ended_unasked(&mut self) -> Vec<String> {
         let nodes = self.nodes.iter_mut().filter(|node| node.state != NodeState::Killed);
         let ended = |node: &mut Node| {
@@ -366,7 +366,7 @@ fn addresses(network: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(network.to_bits() + number)
 }
 
-/// The network of the cluster in this folder: where it was, or one within 127.0.0.0/8 that nobody uses.
+/// The network of the cluster in this folder: where it was, or an unused one within 127.0.0.0/8.
 fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
     let file = folder.join("network");
     if let Ok(text) = fs::read_to_string(&file) {

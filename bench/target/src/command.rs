@@ -44,11 +44,11 @@ pub(crate) fn run(
     stop: &AtomicBool,
 ) -> Result<Ended, TargetError> {
     let cannot = |e: std::io::Error| TargetError::failed(format!("\"{line}\" cannot be run: {e}"));
-    let (mut heard, says) = std::io::pipe().map_err(cannot)?;
-    fcntl(&heard, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| cannot(e.into()))?;
+    let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
+    fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| cannot(e.into()))?;
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(line).stdin(Stdio::null()).process_group(0);
-    command.stdout(says.try_clone().map_err(cannot)?).stderr(says);
+    command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
     for name in VARIABLES {
         command.env_remove(name);
     }
@@ -58,11 +58,11 @@ pub(crate) fn run(
     drop(command);
     let (begun, mut said) = (Instant::now(), Said::default());
     loop {
-        said.hear(&mut heard);
+        said.receive(&mut reader);
         match child.try_wait() {
             Ok(Some(status)) => {
                 // What it leaves running may hold the pipe: nobody waits for that to end.
-                said.hear(&mut heard);
+                said.receive(&mut reader);
                 return Ok(Ended { code: status.code(), how: format!("{}{said}", in_words(status)) });
             }
             Ok(None) => {}
@@ -77,7 +77,7 @@ pub(crate) fn run(
         }
         if begun.elapsed() >= limit.0 {
             kill(&mut child);
-            said.hear(&mut heard);
+            said.receive(&mut reader);
             return Err(TargetError::failed(format!(
                 "\"{line}\" has not ended within {limit}, and was killed{said}"
             )));
@@ -113,7 +113,7 @@ struct Said {
 
 impl Said {
     /// Takes what there is to be heard, and not more than so often.
-    fn hear(&mut self, from: &mut PipeReader) {
+    fn receive(&mut self, from: &mut PipeReader) {
         let mut bytes = [0; MOST_SAID];
         for _ in 0..READS_AT_ONCE {
             match from.read(&mut bytes) {

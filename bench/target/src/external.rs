@@ -1,4 +1,4 @@
-//! Storage that is somebody else's: what is done to it is done by commands that the user gives, or by a person who is asked.
+//! External storage: what is done to it is done by commands that the user gives, or by a person who is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::command;
 use crate::error::{ErrorKind, TargetError};
 use crate::fault::{Fault, FaultKind};
 use crate::prompt::ask_within;
-pub use crate::prompt::{Ask, terminal_prompt};
+pub use crate::prompt::{Prompt, terminal_prompt};
 
 /// How long a command, or a person, may take if nothing else is said.
 const LIMIT: TimeSpan = TimeSpan::seconds(600);
@@ -29,7 +29,7 @@ const HEALTH: [(&str, &str); 1] = [("LOADLINE_ACTION", "health")];
 pub(crate) const ACTIONS: [&str; 7] =
     ["kill", "freeze", "cut", "fail-device", "slow-device", "fill", "return"];
 
-/// How things are done to storage that is somebody else's.
+/// How things are done to external storage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalSpec {
@@ -149,10 +149,10 @@ impl ExternalSpec {
     }
 }
 
-/// Storage that is somebody else's, and what was done to it.
+/// External storage, and what was done to it.
 pub struct External {
     spec: ExternalSpec,
-    ask: Option<Ask>,
+    ask: Option<Prompt>,
     harmed: BTreeMap<String, FaultKind>,
     /// Something was done since every copy was known to be in sync.
     is_unsettled: bool,
@@ -161,7 +161,7 @@ pub struct External {
 impl External {
     /// Storage of which nothing is known to be harmed. `ask` is how a person is asked, which is needed with `prompt`. An error
     /// of kind `Usage` if the spec cannot be used.
-    pub fn new(spec: ExternalSpec, ask: Option<Ask>) -> Result<External, TargetError> {
+    pub fn new(spec: ExternalSpec, ask: Option<Prompt>) -> Result<External, TargetError> {
         spec.validate()?;
         if spec.prompt && ask.is_none() {
             return Err(TargetError::usage(

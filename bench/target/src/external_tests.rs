@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use loadline_base::units::TimeSpan;
 
 use crate::error::ErrorKind;
-use crate::external::{ACTIONS, Ask, External, ExternalSpec};
+use crate::external::{ACTIONS, External, ExternalSpec, Prompt};
 use crate::{Fault, FaultKind, TargetError};
 
 fn spec(commands: &[(&str, &str)]) -> ExternalSpec {
@@ -183,9 +183,9 @@ fn what_cannot_be_used_is_refused_before_anything_starts() {
 #[test]
 fn a_person_is_asked_for_what_has_no_command() {
     let asked = Arc::new(Mutex::new(Vec::<String>::new()));
-    let heard = asked.clone();
-    let ask: Ask = Box::new(move |question, stop| {
-        heard.lock().unwrap().push(question.into());
+    let asked_before = asked.clone();
+    let ask: Prompt = Box::new(move |question, stop| {
+        asked_before.lock().unwrap().push(question.into());
         // Whoever is asked to freeze something never answers.
         while question.contains("stand still") && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! What is free on a node's device: taken by a volume that nobody uses, and given back.
+//! What is free on a node's device: taken by a volume without clients, and given back.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

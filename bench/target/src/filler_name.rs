@@ -3,7 +3,7 @@
 /// What the names of such volumes begin with; behind it are a number and the node.
 pub(crate) const PREFIX: &str = "loadline-filler-";
 
-/// Whether a volume only fills a device: nobody's data is on it, and nobody misses a copy of it.
+/// Whether a volume only fills a device: it holds no data, and its copies are not missed.
 pub(crate) fn is_filler(volume: &str) -> bool {
     volume.starts_with(PREFIX)
 }

@@ -9,7 +9,7 @@ pub struct Health {
     pub nodes_alive: usize,
     /// Nodes in all.
     pub nodes: usize,
-    /// Volumes that are attached and that nobody serves.
+    /// Volumes that are attached and that no node serves.
     pub waiting: usize,
     /// Volumes that lack a copy.
     pub degraded: usize,

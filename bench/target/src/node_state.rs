@@ -15,7 +15,7 @@ pub(crate) enum NodeState {
     Cut,
     /// Its device failed: it is used again when the node is started again.
     Failed,
-    /// A volume that nobody uses has what was free on its device.
+    /// A volume without clients has what was free on its device.
     Filled,
 }
 
@@ -25,7 +25,7 @@ impl NodeState {
         matches!(self, NodeState::Up | NodeState::Slow | NodeState::Filled)
     }
 
-    /// Whether it is done without: others take over what it owned.
+    /// Whether it is excluded: other nodes take over what it owned.
     pub(crate) fn is_gone(self) -> bool {
         matches!(self, NodeState::Killed | NodeState::Frozen)
     }

@@ -13,16 +13,16 @@ use nix::fcntl::OFlag;
 use crate::error::{ErrorKind, TargetError};
 
 /// Asks a person to do something, and waits until that is done; an error of kind `Interrupted` when the flag turns true.
-pub type Ask = Box<dyn FnMut(&str, &AtomicBool) -> Result<(), TargetError> + Send>;
+pub type Prompt = Box<dyn FnMut(&str, &AtomicBool) -> Result<(), TargetError> + Send>;
 
 /// How often the terminal, and whether to go on waiting, is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Bytes that somebody may have typed before they are asked: more than a terminal keeps.
+/// Bytes that an operator may have typed before the question: more than a terminal keeps.
 const MOST_TYPED: usize = 64 << 10;
 
 /// Asks at the terminal of this process, whatever its standard input is. An error of kind `Usage` when it is asked and
 /// there is no terminal.
-pub fn terminal_prompt() -> Ask {
+pub fn terminal_prompt() -> Prompt {
     Box::new(|question, stop| {
         let mut options = File::options();
         // Reading must not keep from looking whether it is to stop.
@@ -66,7 +66,7 @@ fn ask_at(terminal: &mut (impl Read + Write), question: &str, stop: &AtomicBool)
 
 /// Asks, and ends the waiting when it is to stop and at the limit. Whether it was answered within that.
 pub(crate) fn ask_within(
-    ask: &mut Ask,
+    prompt: &mut Prompt,
     question: &str,
     limit: TimeSpan,
     stop: &AtomicBool,
@@ -85,7 +85,7 @@ pub(crate) fn ask_within(
             }
         });
         let _ends = Ends(&answered);
-        ask(question, &over)
+        prompt(question, &over)
     });
     match result {
         Err(error) if error.kind == ErrorKind::Interrupted && !stop.load(Ordering::Relaxed) => Ok(false),
@@ -93,7 +93,7 @@ pub(crate) fn ask_within(
     }
 }
 
-/// Whoever watches the clock ends too, even if who asks does not return.
+/// The thread that watches the clock ends too, even if the thread that asks does not return.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,4 @@
-//! Storage that things can be done to, whoever's it is.
+//! Storage that things can be done to, of the run's own cluster or external.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::fault::Fault;
 pub enum Storage {
     /// A cluster of ours.
     Own(Cluster),
-    /// Somebody else's.
+    /// External storage.
     Foreign(External),
 }
 
@@ -22,7 +22,7 @@ pub enum Storage {
 pub struct Copies {
     /// Whether every copy is in sync.
     pub in_sync: bool,
-    /// Whether the storage itself has found that a copy is missing: what is not served is found by whoever asks.
+    /// Whether the storage itself has found that a copy is missing: a volume that is not served is found by its clients.
     pub is_missing: bool,
     /// Bytes that are still to be copied; `None` if the storage does not tell.
     pub left_bytes: Option<u64>,
@@ -37,12 +37,12 @@ impl Storage {
         }
     }
 
-    /// Whether something can be done to a node now; where not, why. Of somebody else's storage that is not known before.
+    /// Whether something can be done to a node now; where not, why. Of external storage that is not known before.
     pub fn refuses(&self, fault: &Fault) -> Result<(), TargetError> {
         self.own().map_or(Ok(()), |cluster| cluster.refuses(fault))
     }
 
-    /// Whether the process of the node is another one afterwards: who uses it by shared memory loses it.
+    /// Whether the process of the node is another one afterwards: a client by shared memory loses it.
     pub fn restarts(&self, fault: &Fault) -> bool {
         self.own().is_some_and(|cluster| cluster.restarts(fault))
     }
@@ -94,7 +94,7 @@ impl Storage {
         }
     }
 
-    /// What has ended though nobody asked for it.
+    /// What has ended without a request.
     pub fn ended_unasked(&mut self) -> Vec<String> {
         match self {
             Storage::Own(cluster) => cluster.ended_unasked(),

@@ -62,9 +62,9 @@ impl Cluster {
     }
 
     /// How a volume is used now, if it is served: at its own node if nothing was done to that, else at whichever has taken it
-    /// over, with that node's name. `None` while nobody has.
+    /// over, with that node's name. `None` while no node has.
     pub fn taken_over(&self, volume: &VolumeSpec) -> Result<Option<(String, Disk)>, TargetError> {
-        // Who is slow, cut off or has no device any more owns what it owns; who is gone is done without.
+        // A node that is slow, cut off or without a device keeps its volumes; a node that is gone is excluded.
         let is_gone = |name: &str| {
             let node = self.nodes.iter().find(|node| node.name == name);
             node.is_none_or(|node| node.state.is_gone())

@@ -1,4 +1,4 @@
-//! Who owned a volume since which epoch: what a replica's promise is compared with (rule R11).
+//! The owners of a volume, and since which epoch: what a replica's promise is compared with (rule R11).
 //!
 //! A replica promises an epoch to an owner only after the swap by which that owner claimed the volume has committed. Claims are
 //! swaps, so they are totally ordered, and in the history of one configuration store the last claim at or below the epoch of a

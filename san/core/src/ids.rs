@@ -32,7 +32,7 @@ impl Epoch {
     }
 }
 
-/// Who orders a volume's I/O: a process, and not its node, since the next one there knows nothing of what this one had
+/// The owner, which orders a volume's I/O: a process, and not its node, since the next one there knows nothing of what this one had
 /// in flight (rule P3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
@@ -45,13 +45,13 @@ pub struct Owner {
 /// One proposal to change a record (rule P1): no two are the same, not even of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProposalId {
-    /// Who proposes.
+    /// The proposer.
     pub by: Owner,
     /// Its proposals, counted.
     pub number: u64,
 }
 
-/// Whom a replica follows. Durable before anybody is told.
+/// The owner that a replica follows. It is durable before it is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Promise {
     /// Everything lower is refused.

@@ -1,4 +1,4 @@
-//! Leases: how long an owner may answer reads without asking anybody (rules L1 to L3 and L5 of `docs/explanation/san-rules.md`).
+//! Leases: how long an owner may answer reads without asking other nodes (rules L1 to L3 and L5 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //! owner    ask ─────────────────────── holds it until: asked + length − margin ──┤
@@ -63,7 +63,7 @@ impl Leases {
     }
 }
 
-/// What a member promised: to whom it grants leases, and until when it is not to be sealed by another.
+/// What a member promised: the owner to which it grants leases, and until when it is not to be sealed by another.
 #[derive(Debug, Clone)]
 pub struct Grants {
     length_ns: u64,
@@ -72,7 +72,7 @@ pub struct Grants {
     before: Moment,
     /// The last lease granted ends here.
     until: Moment,
-    /// Who has it, and the epoch at which that owner last asked.
+    /// The owner that has it, and the epoch at which that owner last asked.
     granted: Option<(Owner, Epoch)>,
     /// Whose seal was asked for: others get no lease any more.
     sealing: Option<Owner>,
@@ -100,7 +100,7 @@ impl Grants {
         true
     }
 
-    /// Somebody asks to seal it: from now on nobody else gets a lease. Returns when it may answer.
+    /// A node asks to seal it: from now on no other owner gets a lease. Returns when it may answer.
     pub fn seal(&mut self, by: Owner) -> Moment {
         self.sealing = Some(by);
         self.end()

@@ -12,11 +12,11 @@
 //! | [`swap`] | changing it when the store may answer late, or not at all |
 //! | [`lease`] | how long an owner may read without asking |
 //! | [`placement`] | which replica is on which device |
-//! | [`history`] | who owned a volume since which epoch |
+//! | [`history`] | the owners of a volume, and since which epoch |
 //! | [`message`] | what an owner and a replica say to each other |
 //! | [`map`] | what blocks hold, as far as a store knows without reading them |
 //! | [`store`] | what a replica asks of its device |
-//! | [`replica`] | a replica: whom it follows, what it appends, what it tells |
+//! | [`replica`] | a replica: the owner that it follows, what it appends, what it reports |
 //! | [`volume`] | a volume at a node that owns it, takes it over, or watches it |
 //! | [`rule`] | the rules that can be left out, to see that it is noticed |
 //! | [`ids`] | what things are called |

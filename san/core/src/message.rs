@@ -1,12 +1,12 @@
-//! What an owner and a replica say to each other.
+//! The messages between an owner and a replica.
 //!
 //! Nothing is assumed of what carries the messages but that it does not change them: they may be lost, doubled, late, and
 //! overtake each other. So each names what it belongs to:
 //!
 //! ```text
-//! volume, replica ── epoch, owner ── session ── process
-//! which one         may it speak    which of    which life of the
-//!                   at all          its talks   replica's process
+//! volume, replica ── epoch, owner ── session ────── process
+//! which one         may it send     which of        which life of the
+//!                   at all          its sessions    replica's process
 //! ```
 //!
 //! An owner opens a session with `Hello` or `Seal` and gives it a number that is larger than all before. What comes in a
@@ -30,9 +30,9 @@ pub struct Payload<D> {
     pub first: u32,
 }
 
-/// What an entry does to its blocks.
+/// The operation of an entry on its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What<D> {
+pub enum EntryOp<D> {
     /// Nothing: it begins the sequence of an ownership, or has the place of data in that of a replica that returns (rule C11).
     Open,
     /// They get this content.
@@ -50,8 +50,8 @@ pub struct Entry<D> {
     pub block: u64,
     /// How many. None in an opening entry.
     pub blocks: u32,
-    /// What becomes of them.
-    pub what: What<D>,
+    /// The operation on these blocks.
+    pub op: EntryOp<D>,
 }
 
 impl<D> Entry<D> {
@@ -90,12 +90,12 @@ impl<D> Content<D> {
         let trim = |range: Range<u32>| Entry {
             block: block + u64::from(range.start),
             blocks: range.end - range.start,
-            what: What::Trim,
+            op: EntryOp::Trim,
         };
         let data = |payload: &Payload<D>, range: Range<u32>| Entry {
             block: block + u64::from(range.start),
             blocks: range.end - range.start,
-            what: What::Data(Payload { data: payload.data.clone(), first: payload.first + range.start }),
+            op: EntryOp::Data(Payload { data: payload.data.clone(), first: payload.first + range.start }),
         };
         match self {
             Content::Nothing => vec![trim(0..blocks)],
@@ -145,9 +145,9 @@ pub struct Mention {
     pub entry: Entry<()>,
 }
 
-/// What a sealed replica has.
+/// The state of a sealed replica: its answer to `Seal`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct SealReport {
     /// Up to here all entries are acknowledged: as far as it knows.
     pub commit_point: Position,
     /// Up to here its log has everything.
@@ -167,7 +167,7 @@ pub struct Progress {
     pub received: Sequence,
     /// Durably up to this one.
     pub durable: Sequence,
-    /// The same of what is sent beside the sequence in this session.
+    /// What it has received of the entries that are sent out of band in this session, by their number.
     pub out_of_band_received: u64,
     /// What is durable of the entries that are sent out of band in this session, by their number.
     pub out_of_band_durable: u64,
@@ -184,9 +184,9 @@ pub struct Progress {
 pub struct FromOwner {
     /// The volume.
     pub volume: VolumeId,
-    /// To whom.
+    /// The receiver.
     pub replica: ReplicaId,
-    /// From whom.
+    /// The sender.
     pub owner: Owner,
     /// The owner's epoch when it was sent.
     pub epoch: Epoch,
@@ -196,7 +196,7 @@ pub struct FromOwner {
     pub process: Incarnation,
 }
 
-/// What an owner, or who wants to become one, says to a replica.
+/// A message of an owner, or of a node that is to become the owner, to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToReplica<D> {
     /// Opens a session.
@@ -204,11 +204,11 @@ pub enum ToReplica<D> {
         /// The epoch that the replica had durably promised when it became a member of the record that the owner knows; 0 if
         /// it is no member. A replica that has promised less went back in time (rule R9).
         member_since: Epoch,
-        /// Who has owned the volume, by that record. A replica that has promised to follow another owner than this history has at
+        /// The owners of the volume, by that record. A replica that has promised to follow another owner than this history has at
         /// the epoch of the promise refuses (rule R11).
         history: History,
     },
-    /// Opens a session, and asks for the promise to follow nobody lower.
+    /// Opens a session, and asks for the promise to follow no owner of a lower epoch.
     Seal {
         /// As in `Hello`.
         member_since: Epoch,
@@ -246,7 +246,7 @@ pub enum ToReplica<D> {
         commit_point: Sequence,
         /// When it was sent, by the owner's clock: the lease begins there.
         asked: Moment,
-        /// No replica has departed at a lower epoch: of what was freed at one, nobody needs a trace (rule R3).
+        /// No replica has departed at a lower epoch: of what was freed at one, no trace is needed (rule R3).
         keep: Epoch,
     },
     /// What is in these blocks?
@@ -298,7 +298,7 @@ pub enum ToReplica<D> {
     Joined,
     /// The owner has stopped reading, and will not ask for leases any more.
     Release,
-    /// How long is it since anybody got a lease? From anybody, in no session.
+    /// How long is it since the last lease was granted? Any node may ask, outside of sessions.
     Probe,
 }
 
@@ -307,11 +307,11 @@ pub enum ToReplica<D> {
 pub struct FromReplica {
     /// The volume.
     pub volume: VolumeId,
-    /// From whom.
+    /// The sender.
     pub replica: ReplicaId,
     /// Which life of its process.
     pub process: Incarnation,
-    /// To whom.
+    /// The receiver.
     pub owner: Owner,
     /// The session of the message that it answers.
     pub session: u64,
@@ -323,7 +323,7 @@ pub enum ToOwner<D> {
     /// The session is open.
     Welcome(Progress),
     /// It has promised, and this is what it has.
-    Sealed(Report),
+    Sealed(SealReport),
     /// Something has become durable, or is missing.
     Durable(Progress),
     /// Answer to a heartbeat.
@@ -374,14 +374,14 @@ pub enum ToOwner<D> {
     /// Its store was found damaged. It opens a session when it is greeted, and takes no order in it but to return empty
     /// (rule C12); otherwise it takes only the seal of a person who goes on with it.
     Damaged,
-    /// A block that nobody has asked for does not match its checksum.
+    /// A block that no read has requested does not match its checksum.
     Corrupt {
         /// The block, in its group.
         block: u64,
     },
     /// Answer to `Probe`.
     Probed {
-        /// Whom it follows.
+        /// The owner that it follows.
         promise: Promise,
         /// Nanoseconds since it last granted a lease or was asked to be sealed; since it started, if it did not.
         quiet_ns: u64,

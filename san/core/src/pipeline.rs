@@ -22,7 +22,7 @@ pub enum Nonsense {
     /// It has what was never issued.
     #[error("{replica} says that all is durable up to entry {said}, and {issued} were issued")]
     Beyond {
-        /// Who says so.
+        /// The replica that reports it.
         replica: ReplicaId,
         /// Up to where.
         said: u64,
@@ -34,7 +34,7 @@ pub enum Nonsense {
         "{replica} has entries up to {said}, and had said that all up to {durable} are durable: it lost some"
     )]
     Lost {
-        /// Who says so.
+        /// The replica that reports it.
         replica: ReplicaId,
         /// Up to where.
         said: u64,
@@ -94,7 +94,7 @@ impl<T> Pipeline<T> {
         self.window.get(usize::try_from(index).ok()?)
     }
 
-    /// Who must have an entry before it is acknowledged. A replica that is new here gets everything from the lowest
+    /// The replicas that must have an entry before it is acknowledged. A replica that is new here gets everything from the lowest
     /// unacknowledged entry on (rule C2), so it counts as having what is before.
     pub fn require(&mut self, replicas: impl IntoIterator<Item = ReplicaId>) {
         self.replicas.iter_mut().for_each(|progress| progress.required = false);
@@ -155,7 +155,7 @@ impl<T> Pipeline<T> {
         Some(self.window.get_mut(index as usize).expect("an entry is not released before it is acknowledged"))
     }
 
-    /// The next that nobody needs any more, if there is one: acknowledged, and durable on every replica that gets entries.
+    /// The next that no replica needs any more, if there is one: acknowledged, and durable on every replica that gets entries.
     pub fn release(&mut self) -> Option<T> {
         let slowest = self.replicas.iter().map(|p| p.durable).min().unwrap_or(self.acknowledged);
         if self.released >= slowest.min(self.acknowledged) {
@@ -165,7 +165,7 @@ impl<T> Pipeline<T> {
         self.window.pop_front()
     }
 
-    /// Goes on after an entry that somebody else issued. Whoever needs it has left rule P3 out.
+    /// Goes on after an entry that another owner issued. It is needed only with rule P3 left out.
     #[cfg(feature = "mutants")]
     pub fn believe(&mut self, last: Sequence) {
         (self.acknowledged, self.released) = (last, last);

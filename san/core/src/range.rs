@@ -25,7 +25,7 @@ pub enum Access {
 const PART: u64 = 8;
 /// Counters; parts of the volume share them. With a thousand requests here, one in sixteen searches in vain.
 const COUNTERS: usize = 1 << 14;
-/// A request that touches more parts is not counted; while one is here, everybody searches.
+/// A request that touches more parts is not counted; while one is here, every request searches.
 const MOST_PARTS: u64 = 64;
 /// No request.
 const NONE: Slot = Slot::MAX;

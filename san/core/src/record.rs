@@ -19,10 +19,10 @@ pub struct Record {
     pub epoch: Epoch,
     /// The swap that made it.
     pub made_by: ProposalId,
-    /// Who orders its I/O.
+    /// The owner, which orders its I/O.
     pub owner: Owner,
     /// Whether the owner serves I/O, or is still taking over.
-    pub state: State,
+    pub state: RecordState,
     /// How often the volume was attached: a request is carried out only within one attachment (rule T12).
     pub attachment: u64,
     /// The attachment since which no other node has owned the volume and no attach was ordered. What clients asked for
@@ -44,9 +44,9 @@ pub struct Record {
     pub groups: Vec<Group>,
 }
 
-/// What an owner does.
+/// What the owner of a volume does, as its record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum RecordState {
     /// It makes the members equal.
     TakingOver,
     /// It serves I/O.
@@ -102,7 +102,7 @@ pub enum RecordError {
     /// The volume has no such group.
     #[error("there is no group {0}: the volume has {1}")]
     NoGroup(u32, usize),
-    /// Without it nobody would hold what was acknowledged.
+    /// Without it no replica would hold what was acknowledged.
     #[error("{0} is the last replica in sync of group {1}: it is never removed")]
     LastMember(ReplicaId, u32),
     /// It is not in the set.
@@ -321,7 +321,7 @@ impl Record {
         let attachment = if attached { (self.attachment + 1).max(fence) } else { self.attachment };
         let mut next = self.next(made_by);
         next.history.claim(next.epoch, made_by.by);
-        Record { owner: made_by.by, state: State::TakingOver, attachment, fence, ..next }
+        Record { owner: made_by.by, state: RecordState::TakingOver, attachment, fence, ..next }
     }
 
     /// Second swap of a takeover: it serves, with those that were made equal. The others depart now, and had everything up
@@ -333,7 +333,7 @@ impl Record {
         equal: &[BTreeSet<ReplicaId>],
         commit_points: &[Position],
     ) -> Result<Record, RecordError> {
-        let mut next = Record { state: State::Active, ..self.next(made_by) };
+        let mut next = Record { state: RecordState::Active, ..self.next(made_by) };
         let count = next.groups.len();
         if equal.len() != count || commit_points.len() != count {
             return Err(RecordError::NoGroup(equal.len().min(commit_points.len()) as u32, count));

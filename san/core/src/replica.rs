@@ -1,4 +1,4 @@
-//! A replica: whom it follows, what it appends and in which order, what it tells.
+//! A replica: the owner that it follows, what it appends and in which order, what it reports.
 //!
 //! ```text
 //!              Seal                       opening entry
@@ -24,7 +24,7 @@ use crate::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequenc
 use crate::lease::{Grants, Moment};
 use crate::message::{FromOwner, FromReplica, Progress, Promise, ToOwner, ToReplica};
 use crate::rule::{Rule, left_out};
-use crate::store::{Command, Completion, Found, Tag};
+use crate::store::{Command, Completion, DurableState, Tag};
 
 mod completions;
 mod damaged;
@@ -61,7 +61,7 @@ pub enum Misdirected {
     Volume {
         /// The volume that it names.
         said: u64,
-        /// Who got it.
+        /// The owner that got it.
         replica: ReplicaId,
         /// The volume of the replica.
         volume: u64,
@@ -69,9 +69,9 @@ pub enum Misdirected {
     /// For another replica.
     #[error("a message for {said} came to {replica}")]
     Replica {
-        /// Whom it names.
+        /// The owner that it names.
         said: ReplicaId,
-        /// Who got it.
+        /// The owner that got it.
         replica: ReplicaId,
     },
 }
@@ -116,7 +116,7 @@ pub struct Replica {
     full: bool,
 }
 
-/// A talk with an owner.
+/// A session with an owner.
 #[derive(Debug)]
 struct Session {
     /// Its name here: two owners may number theirs alike.
@@ -170,39 +170,39 @@ impl Replica {
         id: ReplicaId,
         process: Incarnation,
         lease_ns: u64,
-        found: &Found,
+        state: &DurableState,
         now: Moment,
     ) -> Replica {
         let epoch =
-            if left_out(Rule::R8) { found.promise.epoch } else { found.epoch.max(found.promise.epoch) };
+            if left_out(Rule::R8) { state.promise.epoch } else { state.epoch.max(state.promise.epoch) };
         Replica {
             volume,
             id,
             process,
-            promise: found.promise,
+            promise: state.promise,
             epoch,
             grants: Grants::of_new_process(lease_ns, now),
             busy: now,
             session: None,
             sessions: 0,
-            received: found.end,
-            durable: found.end.sequence,
-            commit_point: found.commit_point,
-            acknowledged: found.commit_point,
+            received: state.end,
+            durable: state.end.sequence,
+            commit_point: state.commit_point,
+            acknowledged: state.commit_point,
             keep: Epoch(0),
             appends: 0,
             pending: VecDeque::new(),
-            promised: found.promise,
+            promised: state.promise,
             questions: 0,
             work: Work::None,
             failed: false,
-            damaged: found.damaged,
+            damaged: state.damaged,
             went_back: false,
             full: false,
         }
     }
 
-    /// Who asked what this is for, and in which of its sessions; if that still goes on.
+    /// The owner that requested this, and its session, if that session is still open.
     pub fn asked_by(&self, tag: Tag) -> Option<(Owner, u64)> {
         let session = self.session.as_ref().filter(|session| session.key == tag.session)?;
         Some((session.owner, session.number))
@@ -221,7 +221,7 @@ impl Replica {
         self.id
     }
 
-    /// Whom it follows.
+    /// The owner that it follows.
     pub fn promise(&self) -> Promise {
         self.promise
     }
@@ -341,7 +341,7 @@ impl Replica {
         from.epoch < self.promise.epoch || from.owner != self.promise.owner && from.epoch <= self.epoch
     }
 
-    /// Whom it follows, and how far it has.
+    /// The owner that it follows, and its progress.
     fn follows(&self) -> Promise {
         Promise { epoch: self.epoch.max(self.promise.epoch), owner: self.promise.owner }
     }

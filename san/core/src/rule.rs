@@ -13,9 +13,9 @@ pub enum Rule {
     P2,
     /// A starting process owns nothing.
     P3,
-    /// Before its first swap a node asks the members whom they follow.
+    /// Before its first swap a node asks the members which owner they follow.
     P4,
-    /// Before its first swap a node also asks the replicas that have departed whom they follow.
+    /// Before its first swap a node also asks the replicas that have departed which owner they follow.
     P4All,
     /// A request waits for earlier ones that overlap it.
     W1,
@@ -41,7 +41,7 @@ pub enum Rule {
     L4,
     /// What an owner gives back is what it was granted before it said so.
     L5,
-    /// Who is sealed after the reports were merged is left out.
+    /// A replica that is sealed after the reports were merged is excluded.
     T1,
     /// What departed earlier keeps its epoch.
     T2,
@@ -61,7 +61,7 @@ pub enum Rule {
     T10,
     /// What was asked for in a former ownership is not taken.
     T11,
-    /// A request that waits is carried out only while nobody has attached the volume elsewhere since.
+    /// A request that waits is carried out only while the volume was not attached elsewhere since.
     T12,
     /// What was asked for before an attach that was ordered is never carried out after it, nor what waits for a client that has
     /// gone.
@@ -143,11 +143,11 @@ pub enum Rule {
     C5,
     /// Destructive orders name the process that they are meant for.
     C6,
-    /// Who has become a member takes no order to return in the session in which it did.
+    /// A replica that has become a member takes no order to return in the session in which it did.
     C7,
     /// What a replica said before it dropped its entries is not taken after.
     C8,
-    /// Who has lost something that it had is copied in full.
+    /// A replica that has lost something is copied in full.
     C9,
     /// The answer to a question of a former attempt is not taken.
     C10,

@@ -1,7 +1,7 @@
 //! What a replica asks of the store that keeps it on a device, and what the store answers.
 //!
 //! The store keeps the log, the extents and what was promised; it destages by itself, up to the commit point that it was told. The
-//! replica decides what is appended, in which order, and what is told to whom.
+//! replica decides what is appended, in which order, and what is reported to which owner.
 
 use std::ops::Range;
 
@@ -101,7 +101,7 @@ pub enum Command<D> {
     /// keeps the promise and forgets everything else: a start finds either the damage, or this promise and nothing more
     /// (rule DDiscard). Nothing that it cannot read is needed for that. → [`Completion::Listed`], of nothing
     Discard {
-        /// Whom the replica follows from now on.
+        /// The owner that the replica follows from now on.
         promise: Promise,
         /// Entries of this ownership come next, after this number.
         after: Position,
@@ -148,7 +148,7 @@ pub enum Completion<D> {
     },
     /// Answer to the `Above` of this number, in the order of the log.
     Above(u64, Vec<Mention>),
-    /// A block that nobody has asked for does not match its checksum: found by looking through the extents, or by destaging.
+    /// A block that no read has requested does not match its checksum: found by a scrub, or by destaging.
     Corrupt {
         /// The block, in its group.
         block: u64,
@@ -162,10 +162,10 @@ pub enum Completion<D> {
     Failed,
 }
 
-/// What the store found when it was opened. All of it is durable.
+/// The durable state of a replica, as the store read it when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    /// Whom the replica follows.
+pub struct DurableState {
+    /// The owner that the replica follows.
     pub promise: Promise,
     /// The commit point.
     pub commit_point: Position,

@@ -5,10 +5,10 @@
 //!   settled ────────▶ undecided ───────────────────────────────────────────────▶ settled on ours
 //!                       │    ▲ │
 //!                       └────┘ └──────────────────────────────────────────────▶ settled on theirs
-//!       no answer, or the old record is seen: ask again      a higher record of somebody else's
+//!       no answer, or the old record is seen: ask again      a higher record of another node
 //! ```
 //!
-//! While it is undecided both records count: whoever is a member of either is needed for a write, and for a read.
+//! While it is undecided both records count: a member of either is needed for a write, and for a read.
 
 use std::collections::BTreeSet;
 
@@ -33,10 +33,10 @@ pub enum Answer {
 pub enum Outcome {
     /// It is the record, or was.
     Committed,
-    /// Somebody else's is, and a proposal of ours that has not committed never will: it compares with an epoch that is
+    /// The proposal of another node is, and a proposal of ours that has not committed never will: it compares with an epoch that is
     /// gone.
     Superseded,
-    /// Nobody knows yet: propose it again.
+    /// It is not known yet: propose it again.
     Undecided,
     /// There is no proposal, and what was seen is not new.
     Settled,
@@ -123,7 +123,7 @@ impl Swap {
     }
 
     /// Proposes a record made from the settled one. It is to be sent to the store, to replace the settled one's epoch, and
-    /// again, the very same, for as long as nobody knows ([`Outcome::Undecided`]).
+    /// again, the very same, for as long as it is not known ([`Outcome::Undecided`]).
     ///
     /// # Panics
     /// If another is undecided (swaps of one volume are made one at a time), or it is of no higher epoch.
@@ -156,7 +156,7 @@ impl Swap {
     }
 
     /// A record was seen in the store: by asking, or as the reason of a refusal. `asked_at` is the epoch that was settled
-    /// when the question was sent (of a hint that nobody asked for, 0): an answer may be older than what became known
+    /// when the question was sent (0 for an unsolicited hint): an answer may be older than what became known
     /// since, but never older than what was known then.
     pub fn seen(&mut self, actual: Record, asked_at: Epoch) -> Result<Outcome, WentBack> {
         check(&actual)?;
@@ -236,7 +236,7 @@ mod tests {
     use crate::history::History;
     use crate::ids::{Incarnation, NodeId, Owner, Position, Sequence};
     use crate::layout::Layout;
-    use crate::record::{Departed, Group, State};
+    use crate::record::{Departed, Group, RecordState};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -257,7 +257,7 @@ mod tests {
             epoch: Epoch(7),
             made_by: proposal(1, 0),
             owner: proposal(1, 0).by,
-            state: State::Active,
+            state: RecordState::Active,
             attachment: 1,
             fence: 0,
             lease_ns: 1_000_000_000,

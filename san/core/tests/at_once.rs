@@ -3,7 +3,7 @@
 mod serving;
 
 use loadline_san_core::message::ToReplica;
-use loadline_san_core::volume::{Action, Ask, Event, Failure, Request, RequestId};
+use loadline_san_core::volume::{Action, Event, Failure, Request, RequestId, RequestOp};
 use serving::*;
 
 /// The blocks of the entries that are sent, each from the first to before the last.
@@ -21,7 +21,7 @@ fn sent(out: &[Action<u8>]) -> Vec<(u64, u64)> {
 fn what_is_zeroed_at_once_is_little_however_much_is_asked_for() {
     let (mut volume, mut out) = large();
     let id = RequestId(1);
-    let all = Request { id, ask: Ask::WriteZeroes, sector: 0, sectors: 40_000 * 8 };
+    let all = Request { id, op: RequestOp::WriteZeroes, sector: 0, sectors: 40_000 * 8 };
     volume.step(NOW, Event::Request(all), &mut out);
     assert_eq!(sent(&out), [(0, 8192), (8192, 16384)]);
     out.clear();
@@ -41,19 +41,19 @@ fn what_is_zeroed_at_once_is_little_however_much_is_asked_for() {
 fn a_full_device_is_an_error_of_what_needs_room_and_of_nothing_else() {
     let (mut volume, mut out) = large();
     has(&mut volume, 1, true, &mut out);
-    let request = |id, ask| Request { id: RequestId(id), ask, sector: 0, sectors: 8 };
+    let request = |id, op| Request { id: RequestId(id), op, sector: 0, sectors: 8 };
     out.clear();
-    volume.step(NOW, Event::Request(request(1, Ask::Write(7))), &mut out);
+    volume.step(NOW, Event::Request(request(1, RequestOp::Write(7))), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(1), Err(Failure::NoSpace))]);
-    for (id, ask) in [(2, Ask::WriteZeroes), (3, Ask::Trim)] {
+    for (id, op) in [(2, RequestOp::WriteZeroes), (3, RequestOp::Trim)] {
         out.clear();
-        volume.step(NOW, Event::Request(request(id, ask)), &mut out);
+        volume.step(NOW, Event::Request(request(id, op)), &mut out);
         assert_eq!(sent(&out), [(0, 1)]);
         out.clear();
         has(&mut volume, id, id == 2, &mut out);
         assert_eq!(out, [Action::Complete(RequestId(id), Ok(()))]);
     }
     out.clear();
-    volume.step(NOW, Event::Request(request(4, Ask::Write(7))), &mut out);
+    volume.step(NOW, Event::Request(request(4, RequestOp::Write(7))), &mut out);
     assert_eq!(sent(&out), [(0, 1)], "there is room again");
 }

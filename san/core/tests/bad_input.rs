@@ -10,13 +10,13 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Entry, FromOwner, FromReplica, Promise, ToOwner, ToReplica, What};
+use loadline_san_core::message::{Entry, EntryOp, FromOwner, FromReplica, Promise, ToOwner, ToReplica};
 use loadline_san_core::record::{Record, RecordError};
 use loadline_san_core::replica::{self, Misdirected, Replica};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Ask, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+    Action, CommandError, Event, Failure, Request, RequestId, RequestOp, Status, Times, Volume, VolumeCommand,
 };
 use serving::*;
 
@@ -32,9 +32,9 @@ fn from(owner: Owner, epoch: u64, session: u64) -> FromOwner {
 }
 
 fn entry(sequence: u64) -> ToReplica<u8> {
-    let what = if sequence == 1 { What::Open } else { What::Trim };
+    let op = if sequence == 1 { EntryOp::Open } else { EntryOp::Trim };
     let blocks = u32::from(sequence > 1);
-    let entry = Entry { block: 0, blocks, what };
+    let entry = Entry { block: 0, blocks, op };
     ToReplica::Entry { ownership: Epoch(4), sequence: Sequence(sequence), commit_point: Sequence(0), entry }
 }
 
@@ -60,7 +60,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let found = Found {
+        let found = DurableState {
             promise: Promise { epoch: Epoch(3), owner: owner(1) },
             commit_point: Position::START,
             epoch: Epoch(3),
@@ -169,7 +169,7 @@ fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out
 
 /// A damaged replica that follows node 1 at epoch 4.
 fn damaged_at_4() -> Bench {
-    let found = Found {
+    let found = DurableState {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
         commit_point: Position::START,
         epoch: Epoch(4),
@@ -182,10 +182,10 @@ fn damaged_at_4() -> Bench {
 
 #[test]
 fn a_promise_of_another_history_blocks_the_volume_however_high_the_record_is() {
-    let told = |promise| [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }];
+    let answers = |promise| [ToOwner::Refused(promise), ToOwner::Probed { promise, quiet_ns: 0 }];
     let promise = Promise { epoch: Epoch(8), owner: owner(4) };
     for (message, newest_is_put_back) in
-        told(promise).into_iter().flat_map(|m| [(m.clone(), true), (m, false)])
+        answers(promise).into_iter().flat_map(|m| [(m.clone(), true), (m, false)])
     {
         let (mut volume, mut out) = volume();
         let forked = Record { history: history(&[(2, 4), (7, 2)]), ..record() };
@@ -251,8 +251,8 @@ fn a_recovery_by_force_that_is_undecided_is_not_blocked_by_what_it_passes() {
     volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
     assert_eq!(volume.status(), Status::Blocked);
     let survivors = BTreeMap::from([(GroupIndex(0), REPLICA)]);
-    let order = Order::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
-    volume.step(NOW, Event::Order(order), &mut out);
+    let command = VolumeCommand::Recover { record: Box::new(forked.clone()), survivors, promised: Epoch(8) };
+    volume.step(NOW, Event::Command(command), &mut out);
     volume.step(NOW, Event::Message(said(1), ToOwner::Refused(promise)), &mut out);
     volume.step(NOW, Event::Seen(forked, Epoch(0)), &mut out);
     assert_eq!(volume.status(), Status::Claiming);
@@ -326,7 +326,7 @@ fn a_device_that_has_failed_answers_nothing_else() {
 
 /// A replica whose store was found damaged, and which follows owner 1 since epoch 4.
 fn damaged() -> Bench {
-    let found = Found {
+    let found = DurableState {
         promise: Promise { epoch: Epoch(4), owner: owner(1) },
         commit_point: Position { ownership: Epoch(3), sequence: Sequence(7) },
         epoch: Epoch(4),
@@ -383,8 +383,8 @@ fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_
     bench.out.clear();
     let listed = replica::Event::Store(Completion::Listed(Vec::new()));
     bench.replica.step(NOW, listed, &mut bench.out).unwrap();
-    let told = matches!(&bench.out[..], [replica::Action::Send(_, _, ToOwner::Listed { after: a, ranges })] if *a == after && ranges.is_empty());
-    assert!(told, "{:?}", bench.out);
+    let is_listed = matches!(&bench.out[..], [replica::Action::Send(_, _, ToOwner::Listed { after: a, ranges })] if *a == after && ranges.is_empty());
+    assert!(is_listed, "{:?}", bench.out);
     let again = bench.answer(of, return_empty(true));
     assert!(matches!(again, Some(ToOwner::Listed { .. })), "{again:?}");
 }
@@ -393,9 +393,9 @@ fn a_damaged_replica_that_is_emptied_promises_in_the_same_change_and_is_told_of_
 fn an_order_to_return_promises_before_it_drops() {
     let mut bench = Bench::new();
     bench.say(from(owner(2), 6, 1), hello());
-    let order = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
+    let command = ToReplica::Return { ownership: Epoch(6), from: Sequence(1), empty: false };
     let promise = Promise { epoch: Epoch(6), owner: owner(2) };
-    assert_eq!(bench.say(from(owner(2), 6, 1), order), [replica::Action::Store(Command::Promise(promise))]);
+    assert_eq!(bench.say(from(owner(2), 6, 1), command), [replica::Action::Store(Command::Promise(promise))]);
     bench.out.clear();
     bench.replica.step(NOW, replica::Event::Store(Completion::Appended(2)), &mut bench.out).unwrap();
     let drops = bench.out.iter().any(|action| matches!(action, replica::Action::Store(_)));
@@ -451,12 +451,12 @@ fn a_recovery_that_is_ordered_again_goes_above_what_was_known_before_the_first()
     assert_eq!(volume.status(), Status::Blocked);
     for _ in 0..2 {
         out.clear();
-        let order = Order::Recover {
+        let command = VolumeCommand::Recover {
             record: Box::new(older.clone()),
             survivors: BTreeMap::new(),
             promised: Epoch(0),
         };
-        volume.step(NOW, Event::Order(order), &mut out);
+        volume.step(NOW, Event::Command(command), &mut out);
         let proposed = out.iter().find_map(|action| match action {
             Action::Propose { record, .. } => Some(record.epoch),
             _ => None,
@@ -529,7 +529,7 @@ fn what_a_stranger_says_to_an_owner_is_nothing() {
 fn a_request_beyond_the_end_or_where_it_is_not_attached_fails() {
     let mut volume: Volume<u8> = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
     let mut out = Vec::new();
-    let request = Request { id: RequestId(1), ask: Ask::Read, sector: 0, sectors: 8 };
+    let request = Request { id: RequestId(1), op: RequestOp::Read, sector: 0, sectors: 8 };
     let refused = [Action::Complete(RequestId(1), Err(Failure::NotAttached))];
     volume.step(NOW, Event::Request(request.clone()), &mut out);
     assert_eq!(out, refused);
@@ -545,15 +545,15 @@ fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
     let (mut volume, mut out) = serving();
     let epoch = volume.record().unwrap().epoch;
     let twice = vec![vec![(ReplicaId(8), NodeId(2))], vec![(ReplicaId(8), NodeId(3))]];
-    let orders = [
-        (Order::Add { group: GroupIndex(0), replica: REPLICA, home: NodeId(2) }, REPLICA),
-        (Order::Grow { blocks: 128, added: vec![vec![(REPLICA, NodeId(2))]] }, REPLICA),
-        (Order::Grow { blocks: 192, added: twice }, ReplicaId(8)),
+    let commands = [
+        (VolumeCommand::Add { group: GroupIndex(0), replica: REPLICA, home: NodeId(2) }, REPLICA),
+        (VolumeCommand::Grow { blocks: 128, added: vec![vec![(REPLICA, NodeId(2))]] }, REPLICA),
+        (VolumeCommand::Grow { blocks: 192, added: twice }, ReplicaId(8)),
     ];
-    for (order, known) in orders {
+    for (command, known) in commands {
         out.clear();
-        volume.step(NOW, Event::Order(order), &mut out);
-        assert_eq!(out, [Action::Done(Err(OrderError::Record(RecordError::Known(known))))]);
+        volume.step(NOW, Event::Command(command), &mut out);
+        assert_eq!(out, [Action::Done(Err(CommandError::Record(RecordError::Known(known))))]);
     }
     assert_eq!(volume.record().unwrap().epoch, epoch);
 }
@@ -562,7 +562,7 @@ fn a_replica_that_the_volume_has_is_not_taken_for_a_new_one() {
 fn the_last_sector_can_be_asked_for_and_the_next_cannot() {
     let (mut volume, mut out) = serving();
     let last = 64 * 8 - 1;
-    let read = |sector| Request { id: RequestId(sector), ask: Ask::Read, sector, sectors: 1 };
+    let read = |sector| Request { id: RequestId(sector), op: RequestOp::Read, sector, sectors: 1 };
     volume.step(NOW, Event::Request(read(last)), &mut out);
     assert!(matches!(out[..], [Action::Send { message: ToReplica::Read { block: 63, blocks: 1, .. }, .. }]));
     out.clear();

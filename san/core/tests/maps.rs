@@ -6,11 +6,11 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{FromOwner, Job, ToOwner, ToReplica};
-use loadline_san_core::volume::{Action, Ask, Event, Failure, Request, RequestId, Volume};
+use loadline_san_core::volume::{Action, Event, Failure, Request, RequestId, RequestOp, Volume};
 use serving::{LEASE_NS, NOW, REPLICA, has, large, progress, said, serving};
 
-fn request(id: u64, ask: Ask<u8>, block: u64, blocks: u32) -> Event<u8> {
-    Event::Request(Request { id: RequestId(id), ask, sector: block * 8, sectors: blocks * 8 })
+fn request(id: u64, op: RequestOp<u8>, block: u64, blocks: u32) -> Event<u8> {
+    Event::Request(Request { id: RequestId(id), op, sector: block * 8, sectors: blocks * 8 })
 }
 
 /// The questions that are sent: for what, and about which blocks.
@@ -46,7 +46,7 @@ fn granted(volume: &mut Volume<u8>, out: &mut Vec<Action<u8>>) {
 #[test]
 fn a_client_is_told_what_a_replica_knows_while_leases_are_held() {
     let (mut volume, mut out) = serving();
-    volume.step(NOW, request(1, Ask::Map, 3, 20), &mut out);
+    volume.step(NOW, request(1, RequestOp::Map, 3, 20), &mut out);
     let [(job, 3, 20)] = questions(&out)[..] else { panic!("one question: {out:?}") };
     // Less than was asked about, and counted from the first block of the request.
     answer(&mut volume, job, map(&[(4, 6), (9, 13)], 13), &mut out);
@@ -65,10 +65,10 @@ fn a_client_is_told_what_a_replica_knows_while_leases_are_held() {
 fn a_map_waits_for_a_write_before_it_and_a_write_for_a_map() {
     let (mut volume, mut out) = large();
     granted(&mut volume, &mut out);
-    volume.step(NOW, request(1, Ask::Write(7), 100, 1), &mut out);
+    volume.step(NOW, request(1, RequestOp::Write(7), 100, 1), &mut out);
     out.clear();
-    volume.step(NOW, request(2, Ask::Map, 0, 1000), &mut out);
-    volume.step(NOW, request(3, Ask::Write(7), 500, 1), &mut out);
+    volume.step(NOW, request(2, RequestOp::Map, 0, 1000), &mut out);
+    volume.step(NOW, request(3, RequestOp::Write(7), 500, 1), &mut out);
     assert_eq!(out, [], "they wait for what overlaps them");
     has(&mut volume, 2, false, &mut out);
     let [(job, 0, 1000)] = questions(&out)[..] else { panic!("one question: {out:?}") };
@@ -86,7 +86,7 @@ fn a_map_waits_for_a_write_before_it_and_a_write_for_a_map() {
 fn what_cannot_be_an_answer_is_not_taken_and_the_question_is_asked_again() {
     let (mut volume, mut out) = large();
     granted(&mut volume, &mut out);
-    volume.step(NOW, request(1, Ask::Map, 10, 10), &mut out);
+    volume.step(NOW, request(1, RequestOp::Map, 10, 10), &mut out);
     let [(job, 10, 10)] = questions(&out)[..] else { panic!("one question: {out:?}") };
     for wrong in [
         map(&[], 10),
@@ -113,13 +113,13 @@ fn what_cannot_be_an_answer_is_not_taken_and_the_question_is_asked_again() {
 #[test]
 fn no_request_asks_about_more_than_four_gib_or_beyond_the_end() {
     let (mut volume, mut out) = large();
-    let all = Request { id: RequestId(1), ask: Ask::Map, sector: 3, sectors: 1 << 30 };
+    let all = Request { id: RequestId(1), op: RequestOp::Map, sector: 3, sectors: 1 << 30 };
     volume.step(NOW, Event::Request(all), &mut out);
     assert!(matches!(questions(&out)[..], [(_, 0, 1_048_576)]), "{out:?}");
     out.clear();
-    volume.step(NOW, request(2, Ask::Map, (1 << 28) - 1, 2), &mut out);
+    volume.step(NOW, request(2, RequestOp::Map, (1 << 28) - 1, 2), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(2), Err(Failure::OutOfRange))]);
-    let last = Request { id: RequestId(3), ask: Ask::Map, sector: (1 << 31) - 1, sectors: 1 };
+    let last = Request { id: RequestId(3), op: RequestOp::Map, sector: (1 << 31) - 1, sectors: 1 };
     out.clear();
     volume.step(NOW, Event::Request(last), &mut out);
     assert!(matches!(questions(&out)[..], [(_, 268_435_455, 1)]), "{out:?}");
@@ -129,8 +129,8 @@ fn no_request_asks_about_more_than_four_gib_or_beyond_the_end() {
 fn a_map_whose_client_has_gone_is_not_begun_if_it_waits() {
     let (mut volume, mut out) = large();
     granted(&mut volume, &mut out);
-    volume.step(NOW, request(1, Ask::Write(7), 0, 1), &mut out);
-    volume.step(NOW, request(2, Ask::Map, 0, 10), &mut out);
+    volume.step(NOW, request(1, RequestOp::Write(7), 0, 1), &mut out);
+    volume.step(NOW, request(2, RequestOp::Map, 0, 10), &mut out);
     out.clear();
     volume.step(NOW, Event::Cancel(RequestId(2)), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(2), Err(Failure::Deposed))]);
@@ -142,7 +142,7 @@ fn a_map_whose_client_has_gone_is_not_begun_if_it_waits() {
 #[test]
 fn a_question_names_the_session_and_the_process_that_it_is_meant_for() {
     let (mut volume, mut out) = large();
-    volume.step(NOW, request(1, Ask::Map, 0, 10), &mut out);
+    volume.step(NOW, request(1, RequestOp::Map, 0, 10), &mut out);
     let header = out.iter().find_map(|action| match action {
         Action::Send { header, message: ToReplica::Map { .. }, .. } => Some(*header),
         _ => None,

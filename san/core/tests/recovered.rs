@@ -5,11 +5,11 @@ mod common;
 use common::{Driven, EPOCH, LEASE, record};
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
-fn recovery(driven: &Driven) -> Order {
+fn recovery(driven: &Driven) -> VolumeCommand {
     let survivors = [(GroupIndex(0), ReplicaId(1))].into();
-    Order::Recover { record: Box::new(driven.record.clone()), survivors, promised: EPOCH }
+    VolumeCommand::Recover { record: Box::new(driven.record.clone()), survivors, promised: EPOCH }
 }
 
 fn is_attached(driven: &Driven, before: u64) {
@@ -24,8 +24,8 @@ fn is_attached(driven: &Driven, before: u64) {
 fn an_attach_that_is_ordered_during_a_recovery_raises_the_fence_afterwards() {
     let mut driven = Driven::new(record(1, &[1, 2]));
     driven.silent.insert(NodeId(1));
-    let order = recovery(&driven);
-    driven.order(order);
+    let command = recovery(&driven);
+    driven.command(command);
     driven.pass(LEASE / 4);
     assert_eq!(driven.volume.status(), Status::Sealing);
     // The recovery has raised it itself, before the attach was ordered.
@@ -45,8 +45,8 @@ fn an_attach_that_was_ordered_before_a_recovery_raises_the_fence_afterwards() {
     let before = driven.record.fence;
     driven.step(Event::Fence);
     driven.pass(LEASE / 4);
-    let order = recovery(&driven);
-    driven.order(order);
+    let command = recovery(&driven);
+    driven.command(command);
     driven.silent.clear();
     driven.pass(4 * LEASE);
     is_attached(&driven, before);

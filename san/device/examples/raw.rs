@@ -12,7 +12,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
 use loadline_san_store::io::{
-    Address, Area, Ask, Data, Disk, Done, Part, Piece, Reading, Sector, Token, Writing,
+    Address, Area, Data, Disk, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -37,7 +37,7 @@ fn address(block: u64) -> Address {
 }
 
 impl Load {
-    fn ask(&mut self) -> Ask<Blocks> {
+    fn request(&mut self) -> IoRequest<Blocks> {
         if self.appends {
             let mut writing = self.writes.pop().unwrap_or_else(|| Writing {
                 area: Area::Log,
@@ -53,7 +53,7 @@ impl Load {
                 let data = self.pool.take(1).expect("memory").freeze_without();
                 writing.parts.push(Part::Data { data, first: 0, blocks: 1 });
             }
-            return Ask::Write(writing);
+            return IoRequest::Write(writing);
         }
         self.chance =
             self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -62,7 +62,7 @@ impl Load {
         let at = (self.chance >> 33) % (LENGTH / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
         reading.pieces.clear();
         reading.pieces.push(Piece { area: Area::Log, at, first: 0, blocks: 1 });
-        Ask::Read(reading)
+        IoRequest::Read(reading)
     }
 
     /// Blocks that were moved.
@@ -121,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut direct = Direct::new(devices, pool);
         while begin.elapsed() < TIME {
             for _ in 0..OUTSTANDING {
-                let done = direct.carry_out(load.ask());
+                let done = direct.carry_out(load.request());
                 moved += load.done(done);
             }
             direct.settle();
@@ -130,12 +130,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut uring = Uring::new(UringOptions::default(), pool)?;
         let store = uring.add(devices.log.as_fd(), None)?;
         let outstanding = if load.appends { 2 } else { OUTSTANDING };
-        (0..outstanding).for_each(|token| uring.start(store, Token(token), load.ask()));
+        (0..outstanding).for_each(|token| uring.start(store, Token(token), load.request()));
         while begin.elapsed() < TIME {
             uring.wait(TIME)?;
             while let Some((store, token, done)) = uring.take() {
                 moved += load.done(done);
-                uring.start(store, token, load.ask());
+                uring.start(store, token, load.request());
             }
         }
         if !uring.is_registered() {

@@ -1,7 +1,7 @@
 //! Carries out what a store asks at once: for devices that live in memory, where this is faster than handing it over (io_uring
 //! hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
 
-use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Writing};
+use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Writing};
 use nix::libc::iovec;
 
 use crate::direct_read::DirectRead;
@@ -39,18 +39,18 @@ impl Direct {
     }
 
     /// This will be carried out soon.
-    pub fn prepare(&self, ask: &Ask<Blocks>) {
-        self.each(ask, Mapping::touch);
+    pub fn prepare(&self, request: &IoRequest<Blocks>) {
+        self.each(request, Mapping::touch);
     }
 
     /// This will be carried out next but one.
-    pub fn prepare_next(&self, ask: &Ask<Blocks>) {
-        self.each(ask, Mapping::fetch);
+    pub fn prepare_next(&self, request: &IoRequest<Blocks>) {
+        self.each(request, Mapping::fetch);
     }
 
     /// What an ask reads of what is mapped. What it writes needs no preparation: it goes past the CPU's cache.
-    fn each(&self, ask: &Ask<Blocks>, prepare: impl Fn(&Mapping, u64, usize)) {
-        let Ask::Read(reading) = ask else { return };
+    fn each(&self, request: &IoRequest<Blocks>, prepare: impl Fn(&Mapping, u64, usize)) {
+        let IoRequest::Read(reading) = request else { return };
         for piece in &reading.pieces {
             let other = piece.area == Area::Capacity && self.devices.capacity.is_some();
             if let Some(mapping) = &self.mappings[usize::from(other)] {
@@ -59,24 +59,24 @@ impl Direct {
         }
     }
 
-    /// To be called before anybody is told of what was carried out: other threads and processes see it from then on.
+    /// To be called before the completion is reported: other threads and processes see it from then on.
     pub fn settle(&mut self) {
         self.mappings.iter_mut().flatten().for_each(Mapping::settle);
     }
 
     /// Carries this out, and returns when it is done: when it is durable, if that is asked. What is carried out afterwards finds
     /// it, others once it is [settled](Self::settle).
-    pub fn carry_out(&mut self, ask: Ask<Blocks>) -> Done<Blocks> {
-        match ask {
-            Ask::Read(reading) => {
+    pub fn carry_out(&mut self, request: IoRequest<Blocks>) -> Done<Blocks> {
+        match request {
+            IoRequest::Read(reading) => {
                 let result = self.read(&reading).map(BlocksMut::freeze_without);
                 Done::Read(reading, result)
             }
-            Ask::Write(writing) => {
+            IoRequest::Write(writing) => {
                 let result = self.write(&writing);
                 Done::Wrote(writing, result)
             }
-            Ask::Sync(area) => Done::Synced(area, self.sync(area)),
+            IoRequest::Sync(area) => Done::Synced(area, self.sync(area)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where blocks are read to, if it is not a buffer of the pool: memory of somebody else, who waits for them there.
+//! Where blocks are read to, if it is not a buffer of the pool: memory of another owner, which waits for them there.
 
 use std::any::Any;
 use std::fmt;
@@ -30,7 +30,7 @@ impl DirectRead {
     /// More blocks, which are to follow those before.
     ///
     /// # Safety
-    /// So many blocks from there on may be written as long as what keeps the memory is there, and nobody in this process has a
+    /// So many blocks from there on may be written as long as what keeps the memory is there, and nothing in this process has a
     /// reference to them.
     pub unsafe fn add(&mut self, start: *mut u8, blocks: usize) {
         let span = Span { start, blocks };

@@ -1,7 +1,7 @@
 //! A device of a replica: a block device or a regular file, open for exclusive use.
 //!
 //! Disks are used with direct I/O only. After a failed `fsync` the page cache may say that data is clean which never came to
-//! the disk, and nobody is told again; direct I/O tells each write how it ended. Only what lives in memory anyway is used
+//! the disk, and the error is not reported again; direct I/O tells each write how it ended. Only what lives in memory anyway is used
 //! through the page cache, which it is.
 
 mod create;
@@ -131,7 +131,7 @@ impl DeviceFile {
     /// it for good. The vectors are used up.
     ///
     /// # Safety
-    /// Each vector refers to memory that may be read, and that nobody changes during the call.
+    /// Each vector refers to memory that may be read, and that does not change during the call.
     pub(crate) unsafe fn write_vectors(
         &self,
         mut at: u64,

@@ -29,13 +29,13 @@ const SLOW: Duration = Duration::from_millis(20);
 /// What has to be there for a huge page to be made of it.
 const PAGE: i64 = 4096;
 
-/// What has come of a stretch, as the loop finds it.
+/// The state of a stretch, as the loop reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It was not asked for, or its end was [taken](Region::take).
+pub(crate) enum StretchState {
+    /// It was not requested, or its end was [taken](Region::take).
     Idle,
-    /// The thread has it, or will.
-    Asked,
+    /// It is queued for the thread, or the thread works on it.
+    Requested,
     /// All of it is there.
     There,
     /// The same; but no huge page was made, or slowly.
@@ -44,7 +44,13 @@ pub(crate) enum State {
     Missing,
 }
 
-const STATES: [State; 5] = [State::Idle, State::Asked, State::There, State::ThereSlowly, State::Missing];
+const STATES: [StretchState; 5] = [
+    StretchState::Idle,
+    StretchState::Requested,
+    StretchState::There,
+    StretchState::ThereSlowly,
+    StretchState::Missing,
+];
 
 /// A device as it is mapped, which is unmapped when neither its loop nor the thread refers to it.
 #[derive(Debug)]
@@ -79,15 +85,15 @@ impl Region {
     }
 
     /// The state of a stretch. One that has ended is idle from then on.
-    pub(crate) fn take(&self, stretch: usize) -> State {
+    pub(crate) fn take(&self, stretch: usize) -> StretchState {
         let state = STATES[usize::from(self.states[stretch].load(Ordering::Acquire))];
-        if !matches!(state, State::Idle | State::Asked) {
-            self.set(stretch, State::Idle);
+        if !matches!(state, StretchState::Idle | StretchState::Requested) {
+            self.set(stretch, StretchState::Idle);
         }
         state
     }
 
-    fn set(&self, stretch: usize, state: State) {
+    fn set(&self, stretch: usize, state: StretchState) {
         self.states[stretch].store(state as u8, Ordering::Release);
     }
 
@@ -98,28 +104,28 @@ impl Region {
     }
 
     fn ask_of(self: &Arc<Region>, thread: &SyncSender<Wanted>, stretch: usize) -> bool {
-        self.set(stretch, State::Asked);
+        self.set(stretch, StretchState::Requested);
         // A device that is given up meanwhile is not kept open, and locked, for what waits.
         match thread.try_send(Wanted { region: Arc::downgrade(self), stretch }) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.set(stretch, State::Idle);
+                self.set(stretch, StretchState::Idle);
                 false
             }
         }
     }
 
     /// Makes all of a stretch be there, as one huge page if the system has some.
-    fn make(&self, stretch: usize) -> State {
+    fn make(&self, stretch: usize) -> StretchState {
         let from = stretch as u64 * self.stretch;
         let begun = Instant::now();
         // It is made of what is there, so something has to be.
         let huge = allocate(&self.file, from, PAGE) && self.collapse(from);
         let slow = !huge || begun.elapsed() > SLOW;
         match allocate(&self.file, from, self.stretch as i64) {
-            false => State::Missing,
-            true if slow => State::ThereSlowly,
-            true => State::There,
+            false => StretchState::Missing,
+            true if slow => StretchState::ThereSlowly,
+            true => StretchState::There,
         }
     }
 
@@ -215,16 +221,19 @@ mod tests {
         // The thread is at something that takes long: it takes nothing.
         assert!(region.ask_of(&thread, 0) && region.ask_of(&thread, 1));
         assert!(!region.ask_of(&thread, 2), "two wait already");
-        let states: Vec<State> = (0..4).map(|stretch| region.take(stretch)).collect();
-        assert_eq!(states, [State::Asked, State::Asked, State::Idle, State::Idle]);
+        let states: Vec<StretchState> = (0..4).map(|stretch| region.take(stretch)).collect();
+        assert_eq!(
+            states,
+            [StretchState::Requested, StretchState::Requested, StretchState::Idle, StretchState::Idle]
+        );
         let server = std::thread::spawn(move || serve(&waiting));
         let begun = Instant::now();
-        while region.take(1) == State::Asked {
+        while region.take(1) == StretchState::Requested {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is made");
             std::thread::yield_now();
         }
-        assert!(matches!(region.take(0), State::There | State::ThereSlowly));
-        assert_eq!(region.take(0), State::Idle, "it was taken");
+        assert!(matches!(region.take(0), StretchState::There | StretchState::ThereSlowly));
+        assert_eq!(region.take(0), StretchState::Idle, "it was taken");
         drop(thread);
         server.join().unwrap();
         assert!(!region.ask_of(&sync_channel(0).0, 3), "there is no thread");

@@ -4,19 +4,18 @@
 //! | --- | --- |
 //! | [`pool`] | memory for blocks, aligned for direct I/O, each block with its checksum; nothing is allocated for each |
 //! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
-//! | [`direct`] | carries out asks at once: for files that live in memory |
+//! | [`direct`] | carries out requests at once: for files that live in memory |
 //! | `mapping` | such a file, mapped |
 //! | `huge` | makes huge pages of it, on a thread of its own |
-//! | [`uring`] | carries out asks by io_uring: for disks |
+//! | [`uring`] | carries out requests by io_uring: for disks |
 //! | [`direct_read`] | memory of others, into which such a file is read without a copy between |
 //! | [`shape`] | the lengths of a message: head and data |
 //! | [`receive_buffer`] | what is received: small heads, and data put where it stays |
-//! | `ahead` | room for messages that are likely to come next |
+//! | `receive_ahead` | room for messages that are likely to come next |
 //! | [`outbox`] | what is to be sent: small heads, and data where it lies |
 //!
 //! All of it but `huge` belongs to one thread.
 
-mod ahead;
 pub mod direct;
 pub mod direct_read;
 pub mod file;
@@ -24,6 +23,7 @@ mod huge;
 mod mapping;
 pub mod outbox;
 pub mod pool;
+mod receive_ahead;
 pub mod receive_buffer;
 pub mod shape;
 pub mod uring;

@@ -2,8 +2,8 @@
 //!
 //! What is touched of a mapping must be there, or the process is killed (SIGBUS). A file in memory may have holes, and there
 //! may be no memory to fill them. So a stretch of it is made to be there first, by a call that can fail, when enough was
-//! written to it; until then it is written, and read, by calls. The file is locked, so that nobody who asks for locks makes it
-//! shorter; who does so all the same kills the process, which is as if the machine had failed.
+//! written to it; until then it is written, and read, by calls. The file is locked, so that no process that respects locks makes it
+//! shorter; a process that does so all the same kills this one, which is as if the machine had failed.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use nix::libc::{self, iovec};
 
 use crate::file::DeviceFile;
-use crate::huge::{Region, State, allocate};
+use crate::huge::{Region, StretchState, allocate};
 
 /// It is made to be there in stretches of so many bytes.
 const STRETCH: u64 = 2 << 20;
 
-/// Once so many bytes were to be written to a stretch it is worth its memory: a volume that nobody uses writes less to each, and
+/// Once so many bytes were to be written to a stretch it is worth its memory: a volume without clients writes less to each, and
 /// has several.
 const BUSY: u32 = 256 << 10;
 
@@ -124,7 +124,7 @@ impl Mapping {
     /// Writes what these vectors refer to, one after the other, from a byte on. False if it is to be done by a call.
     ///
     /// # Safety
-    /// Each vector refers to memory that may be read, and that nobody changes during the call.
+    /// Each vector refers to memory that may be read, and that does not change during the call.
     pub(crate) unsafe fn write(&mut self, file: &DeviceFile, at: u64, vectors: &[iovec]) -> bool {
         let length: usize = vectors.iter().map(|vector| vector.iov_len).sum();
         let Some(stretches) = self.stretches(at, length) else { return false };
@@ -192,20 +192,20 @@ impl Mapping {
             return false;
         }
         match self.region.take(stretch) {
-            State::Asked => return false,
-            State::Missing => {
+            StretchState::Requested => return false,
+            StretchState::Missing => {
                 // There may be room for what is written all the same: the call finds out. It is tried again after as much.
                 self.asked[stretch] = 0;
                 return false;
             }
-            done @ (State::There | State::ThereSlowly) => {
-                if done == State::ThereSlowly {
+            done @ (StretchState::There | StretchState::ThereSlowly) => {
+                if done == StretchState::ThereSlowly {
                     self.left_small = LEFT_SMALL;
                 }
                 self.there[stretch] = true;
                 return true;
             }
-            State::Idle => {}
+            StretchState::Idle => {}
         }
         let (from, to) = self.range(stretch);
         if to - from == STRETCH as i64 && system_page() == PAGE {
@@ -262,12 +262,12 @@ fn mapped(file: &DeviceFile, length: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.cast())
 }
 
-/// Copies without bringing the target into the CPU's cache, where nobody looks for it soon: what is there stays, and the CPU
+/// Copies without bringing the target into the CPU's cache, where no read needs it soon: what is there stays, and the CPU
 /// need not fetch first what is written over. 4 KiB that were not in the cache took half the time. Other CPUs see it in order
 /// with other writes only once that is [settled](Mapping::settle); a process that is killed loses none of it.
 ///
 /// # Safety
-/// As of [`std::ptr::copy_nonoverlapping`]; and nobody looks at the target until that is settled.
+/// As of [`std::ptr::copy_nonoverlapping`]; and nothing reads the target until that is settled.
 unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
     if to.align_offset(LINE) == 0 && length.is_multiple_of(LINE) && std::is_x86_feature_detected!("avx") {

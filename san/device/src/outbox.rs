@@ -11,7 +11,7 @@ const MOST_SPENT: usize = 64;
 const LARGEST_SPENT: usize = 64 << 10;
 /// Bytes of the longest head: of a chunk, with the offset of its data.
 const HEAD: usize = 32;
-/// Zeroes for those who want to read some.
+/// Zeroes, for reads of blocks without data.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! A [`Pool`] has a region of memory for each size of buffers, all made at the beginning. A buffer is taken as
 //! [`BlocksMut`], which is the only handle to it and may be written through; frozen, it is a [`Blocks`], of which there may
-//! be many, and which nobody writes through. The last handle gives the buffer back. A buffer for which there is no room
+//! be many, and through which nothing is written. The last handle gives the buffer back. A buffer for which there is no room
 //! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`]. A pool may have a spare region beside:
 //! for buffers of one size when those of its class are all taken. It is given back to the system when it is not used.
 //!
@@ -10,8 +10,8 @@
 //! - A slot is on its region's free list exactly while its count of references is 0. [`Pool::take`] takes it off the list
 //!   and counts one; each clone counts one more, each drop one less, and the drop that comes to 0 puts it back. So no two
 //!   live buffers have the same slot, and slots do not overlap.
-//! - Bytes are written only through `&mut BlocksMut`, or by who has a whole `BlocksMut` and uses its pointer. `BlocksMut`
-//!   is not `Clone`, so then nobody has a `&[u8]` of the buffer. Freezing consumes it.
+//! - Bytes are written only through `&mut BlocksMut`, or by the owner of a whole `BlocksMut` through its pointer. `BlocksMut`
+//!   is not `Clone`, so then there is no `&[u8]` of the buffer. Freezing consumes it.
 //! - Regions are never unmapped, moved or made into a `&mut [u8]` of more than one slot before the pool is dropped, and
 //!   every handle keeps the pool alive.
 //! - All memory is zeroed by the system when it is made, so it is always initialised.
@@ -70,7 +70,7 @@ struct Inner {
 struct Region {
     class: Class,
     memory: AlignedBuffer,
-    /// Slots that nobody refers to. It has room for all of them.
+    /// Slots without references. It has room for all of them.
     free: RefCell<Vec<u32>>,
     /// For each slot.
     references: Box<[Cell<u32>]>,
@@ -116,11 +116,11 @@ enum Home {
         slot: u32,
     },
     Own(Rc<Own>),
-    /// Memory of somebody else (see `direct_read`): only the checksums are here.
+    /// Memory of another owner (see `direct_read`): only the checksums are here.
     Elsewhere(Rc<[Cell<u32>]>),
 }
 
-/// Consecutive blocks of 4 KiB, and the checksum of each. Clones are the same blocks, which nobody changes any more.
+/// Consecutive blocks of 4 KiB, and the checksum of each. Clones are the same blocks, which do not change any more.
 pub struct Blocks {
     /// The first byte. Valid as long as `home` is.
     start: NonNull<u8>,
@@ -128,7 +128,7 @@ pub struct Blocks {
     home: Home,
 }
 
-/// Consecutive blocks of 4 KiB to which nobody else refers, so that they may be written to. They hold anything: what was
+/// Consecutive blocks of 4 KiB to which there is no other reference, so that they may be written to. They hold anything: what was
 /// there before, for one.
 #[derive(Debug)]
 pub struct BlocksMut(Blocks);
@@ -220,7 +220,7 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Whether of some class less than a quarter is free, or much has memory of its own: who keeps buffers only to be faster does
+    /// Whether of some class less than a quarter is free, or much has memory of its own: a holder that keeps buffers only to be faster does
     /// not take another.
     pub fn is_short(&self) -> bool {
         if self.0.own.get() >= MOST_OWN {
@@ -258,7 +258,7 @@ impl Pool {
         self.0.statistics.get()
     }
 
-    /// The classes from the smallest to the largest, and the spare one, each with how many of its buffers nobody refers to.
+    /// The classes from the smallest to the largest, and the spare one, each with how many of its buffers are unreferenced.
     pub fn free(&self) -> impl Iterator<Item = (Class, usize)> + '_ {
         self.0.regions.iter().map(|region| (region.class, region.free.borrow().len()))
     }
@@ -339,14 +339,14 @@ fn cells(count: usize) -> Box<[Cell<u32>]> {
 }
 
 impl Blocks {
-    /// Blocks that were read to where somebody waits for them, with their checksums.
+    /// Blocks that were read to the memory of a waiting request, with their checksums.
     pub(crate) fn elsewhere(checksums: impl Iterator<Item = u32>) -> Blocks {
         let sums: Rc<[Cell<u32>]> = checksums.map(Cell::new).collect();
         let blocks = u32::try_from(sums.len()).expect("as many as are read at once");
         Blocks { start: NonNull::dangling(), blocks, home: Home::Elsewhere(sums) }
     }
 
-    /// They were read to where somebody waits for them: their bytes are not to be had here.
+    /// They were read to the memory of a waiting request: their bytes are not to be had here.
     pub fn are_elsewhere(&self) -> bool {
         matches!(self.home, Home::Elsewhere(_))
     }
@@ -508,7 +508,7 @@ impl BlocksMut {
         self.0
     }
 
-    /// To be shared: with checksums that came with the data. Whoever calls this has verified them, or will.
+    /// To be shared: with checksums that came with the data. The caller has verified them, or will.
     pub fn freeze_with(self, checksums: impl IntoIterator<Item = u32>) -> Result<Blocks, WrongCount> {
         let mut cells = self.0.sums().iter();
         let mut given = 0;
@@ -525,7 +525,7 @@ impl BlocksMut {
         Ok(self.0)
     }
 
-    /// To be shared: without checksums (they are 0), which whoever has read it takes ([`Data::take_checksum`]).
+    /// To be shared: without checksums (they are 0), which the reader takes ([`Data::take_checksum`]).
     pub fn freeze_without(self) -> Blocks {
         self.0.sums().iter().for_each(|cell| cell.set(0));
         self.0

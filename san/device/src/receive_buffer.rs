@@ -2,13 +2,13 @@
 
 use std::io::{self, IoSliceMut};
 
-use crate::ahead::{self, Ahead};
 use crate::pool::{BLOCK_BYTES, BlocksMut, Pool};
+use crate::receive_ahead::{self, ReceiveAhead};
 use crate::shape::Shape;
 
 /// Bytes that are received and not taken, unless a head is longer.
 const STAGE: usize = 256 << 10;
-/// Bytes that are received at once: 16 blocks with their heads. They are answered, and who has sent them goes on, while the rest is
+/// Bytes that are received at once: 16 blocks with their heads. They are answered, and their sender goes on, while the rest is
 /// received. All 32 of a client at once made a tenth fewer: it and the loop slept in turn.
 const TOGETHER: usize = 68 << 10;
 /// While as much data as this is missing, nothing else is received; and longer data is not received ahead.
@@ -36,7 +36,7 @@ pub struct ReceiveBuffer {
     /// Of the message whose head was taken.
     data: Option<Data>,
     /// What was received elsewhere, and not taken: then nothing is staged.
-    ahead: Option<Ahead>,
+    ahead: Option<ReceiveAhead>,
     /// The shape of the last message, and how many in a row had it.
     alike: (Shape, u32),
     /// Messages that may come together.
@@ -84,11 +84,11 @@ impl ReceiveBuffer {
             let (shape, in_a_row) = self.alike;
             if in_a_row >= ALIKE && (1..=DIRECT).contains(&shape.data) && missing < DIRECT {
                 let messages = self.together.min((TOGETHER - missing) / shape.bytes());
-                self.ahead = (messages > 0).then(|| Ahead::new(messages, shape, pool)).flatten();
+                self.ahead = (messages > 0).then(|| ReceiveAhead::new(messages, shape, pool)).flatten();
             }
         }
         self.make_room();
-        let mut spaces = [(); 1 + 2 * ahead::MOST].map(|()| IoSliceMut::new(&mut []));
+        let mut spaces = [(); 1 + 2 * receive_ahead::MOST].map(|()| IoSliceMut::new(&mut []));
         let direct = self.data.as_mut().map(|data| &mut data.into.bytes_mut()[data.filled..data.length]);
         let mut used = 0;
         if let Some(direct) = direct.filter(|direct| !direct.is_empty()) {

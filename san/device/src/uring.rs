@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use loadline_base::ring::{Ring, RingOptions, opcode};
 use loadline_base::spin::{Seen, Spins};
-use loadline_san_store::io::{Area, Ask, Done, Token};
+use loadline_san_store::io::{Area, Done, IoRequest, Token};
 use nix::libc;
 
 pub use error::UringError;
@@ -32,7 +32,7 @@ use request::{Next, Request, faulty};
 const SUBMIT_EVERY: u32 = 4;
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
-/// A device is looked for so many times as long as others: to be woken takes as long as some devices do, and a durable write has
+/// A device is polled so many times as long as others: to be woken takes as long as some devices do, and a durable write has
 /// two completions, one after the other. Durable writes of two copies were 1.04 times as many with one time, 1.1 with two, 1.14
 /// with four (on a virtual machine, whose idle CPUs are woken slowly).
 const AT_DEVICE: u32 = 4;
@@ -48,8 +48,8 @@ pub struct UringOptions {
     pub in_flight: u32,
     /// Stores. 1 to 4096.
     pub stores: u32,
-    /// It looks for what completes, before it sleeps, for so long at most: where a core is to spare. While a device is at work it
-    /// does so for four times as long, and lets everybody else have the core meanwhile. Zero: never.
+    /// It polls for completions before it sleeps, for so long at most: where a core is to spare. While a device is at work it
+    /// does so for four times as long, and yields the core to other threads meanwhile. Zero: never.
     pub spin: Duration,
 }
 
@@ -64,23 +64,23 @@ impl Default for UringOptions {
 pub enum Polling {
     /// It sleeps at once.
     Not,
-    /// Until others want the CPU, whom it lets have it before each poll.
+    /// Until other threads want the CPU, to which it yields before each poll.
     WhileIdle,
     /// To the end.
     Throughout,
 }
 
-/// What carries out the asks of all stores of one thread.
+/// What carries out the requests of all stores of one thread.
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     /// What the kernel may write to and read from. Leaked if something is still in flight at the end.
     held: ManuallyDrop<Held>,
     /// For each store that can be, whether it is one.
     stores: Box<[bool]>,
-    /// Requests that nobody uses.
+    /// Requests that are not in use.
     free: Vec<u32>,
     /// What there was no request for yet.
-    waiting: VecDeque<(u32, Token, Ask<Blocks>)>,
+    waiting: VecDeque<(u32, Token, IoRequest<Blocks>)>,
     /// Completions as they came.
     reaped: VecDeque<(u64, i32)>,
     done: VecDeque<(u32, Token, Done<Blocks>)>,
@@ -113,7 +113,7 @@ impl Uring {
     /// A ring whose reads take their buffers from this pool. Fails where io_uring is refused, which containers often do.
     pub fn new(options: UringOptions, pool: Pool) -> Result<Uring, UringError> {
         let UringOptions { in_flight, stores, spin } = options;
-        for (what, number) in [("asks in flight", in_flight), ("stores", stores)] {
+        for (what, number) in [("requests in flight", in_flight), ("stores", stores)] {
             if !(1..=4096).contains(&number) {
                 return Err(UringError::Options { what, number });
             }
@@ -171,16 +171,16 @@ impl Uring {
         Ok(store as u32)
     }
 
-    /// Removes a store, whose number is then used again. Fails while any of its asks is not done and taken.
+    /// Removes a store, whose number is then used again. Fails while any of its requests is not done and taken.
     pub fn remove(&mut self, store: u32) -> Result<(), UringError> {
         if !self.has(store) {
             return Err(UringError::NoStore { store });
         }
-        let asks = self.waiting.iter().filter(|(of, ..)| *of == store).count()
+        let requests = self.waiting.iter().filter(|(of, ..)| *of == store).count()
             + self.done.iter().filter(|(of, ..)| *of == store).count()
             + self.held.requests.iter().filter(|request| request.is_of(store)).count();
-        if asks > 0 {
-            return Err(UringError::Busy { store, asks });
+        if requests > 0 {
+            return Err(UringError::Busy { store, requests });
         }
         self.put(store, [-1, -1], "given up")?;
         self.stores[store as usize] = false;
@@ -198,10 +198,10 @@ impl Uring {
     /// Begins to carry out what a store asks, or puts it in a line if as much as there is room for is in flight. The kernel
     /// sees it at the next [`submit`](Self::submit) or [`wait`](Self::wait), or before. Every ask comes back from
     /// [`take`](Self::take), whatever becomes of it.
-    pub fn start(&mut self, store: u32, token: Token, ask: Ask<Blocks>) {
+    pub fn start(&mut self, store: u32, token: Token, io_request: IoRequest<Blocks>) {
         match self.free.pop() {
-            Some(index) => self.begin(index, store, token, ask),
-            None => self.waiting.push_back((store, token, ask)),
+            Some(index) => self.begin(index, store, token, io_request),
+            None => self.waiting.push_back((store, token, io_request)),
         }
     }
 
@@ -211,7 +211,7 @@ impl Uring {
         self.ring.submit()
     }
 
-    /// Hands over what was started, and looks for what is done, without waiting. Fails as [`submit`](Self::submit) does.
+    /// Hands over what was started, and polls for completions, without waiting. Fails as [`submit`](Self::submit) does.
     pub fn poll(&mut self) -> io::Result<()> {
         self.queued = 0;
         if self.flying + self.watching > 0 {
@@ -232,7 +232,7 @@ impl Uring {
         self.wait_also(limit, |_| false)
     }
 
-    /// As [`wait`](Self::wait), but also until this finds something. It is called again and again while looking, and once more,
+    /// As [`wait`](Self::wait), but also until this finds something. It is called again and again while polling, and once more,
     /// with true, before sleeping: from then on what it finds must wake the ring.
     pub fn wait_also(&mut self, limit: Duration, mut finds: impl FnMut(bool) -> bool) -> io::Result<()> {
         if self.has_news() || !self.reaped.is_empty() || self.flying + self.watching == 0 {
@@ -265,7 +265,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Looks for a while before sleeping, where that pays. Whether this has found something.
+    /// Polls for a while before sleeping, where that pays. Whether this has found something.
     fn poll_until(&mut self, limit: Duration, finds: &mut impl FnMut(bool) -> bool) -> io::Result<bool> {
         let at_device = self.flying > 0;
         if !at_device && self.polling == Polling::Not || !self.spins_for(at_device).worth_it() {
@@ -276,7 +276,7 @@ impl Uring {
         let mut spins = std::mem::take(self.spins_for(at_device));
         let alone = if self.polling == Polling::WhileIdle && !at_device { Duration::ZERO } else { longest };
         let mut found = false;
-        let looked = spins.look_while_idle(alone, longest, limit, || {
+        let polled = spins.poll_while_idle(alone, longest, limit, || {
             if at_device {
                 // Who has something to do has the core first: another node's loop, a client, the kernel.
                 std::thread::yield_now();
@@ -287,7 +287,7 @@ impl Uring {
             Ok(if found || self.has_news() { Seen::All } else { Seen::Nothing })
         });
         *self.spins_for(at_device) = spins;
-        looked?;
+        polled?;
         Ok(found)
     }
 
@@ -321,13 +321,13 @@ impl Uring {
         self.in_flight() + self.done.len()
     }
 
-    fn begin(&mut self, index: u32, store: u32, token: Token, ask: Ask<Blocks>) {
+    fn begin(&mut self, index: u32, store: u32, token: Token, io_request: IoRequest<Blocks>) {
         let known = self.has(store);
         let Held { requests, pool } = &mut *self.held;
         let request = &mut requests[index as usize];
         let begun = match known {
-            true => request.begin(store, token, ask, pool),
-            false => Err(faulty(ask, || {
+            true => request.begin(store, token, io_request, pool),
+            false => Err(faulty(io_request, || {
                 let error =
                     io::Error::new(io::ErrorKind::NotFound, "there is no store of this number: report it");
                 failed(Area::Log, 0, error)
@@ -398,9 +398,9 @@ impl Uring {
         }
         while !self.waiting.is_empty()
             && let Some(index) = self.free.pop()
-            && let Some((store, token, ask)) = self.waiting.pop_front()
+            && let Some((store, token, io_request)) = self.waiting.pop_front()
         {
-            self.begin(index, store, token, ask);
+            self.begin(index, store, token, io_request);
         }
         // Nobody else knows of these; a caller that sleeps elsewhere now would wait for ever.
         if self.queued > 0 { self.submit() } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! What both ways of I/O do with asks before the system sees them: check and lay out reads, gather writes.
+//! What both ways of I/O do with requests before the system sees them: check and lay out reads, gather writes.
 
 use std::io;
 

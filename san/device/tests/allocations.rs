@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
-use loadline_san_store::io::{Area, Ask, Data, Done, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{Area, Data, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing};
 
 /// Counts what this thread allocates.
 struct Counting;
@@ -60,7 +60,7 @@ impl Spares {
         }
     }
 
-    fn read(&mut self, n: u64) -> Ask<Blocks> {
+    fn read(&mut self, n: u64) -> IoRequest<Blocks> {
         let mut reading = self.reads.pop().unwrap();
         reading.pieces.clear();
         reading.blocks = [1, 4, 12][n as usize % 3];
@@ -70,10 +70,10 @@ impl Spares {
         if reading.blocks > 4 {
             reading.pieces.extend([piece(3, 2), piece(5, 7)]);
         }
-        Ask::Read(reading)
+        IoRequest::Read(reading)
     }
 
-    fn write(&mut self, n: u64, pool: &Pool) -> Ask<Blocks> {
+    fn write(&mut self, n: u64, pool: &Pool) -> IoRequest<Blocks> {
         let mut writing = self.writes.pop().unwrap();
         writing.parts.clear();
         writing.bytes.clear();
@@ -88,7 +88,7 @@ impl Spares {
         }
         let data = pool.take(1).unwrap().freeze(at_block);
         writing.parts.push(Part::Data { data, first: 0, blocks: 1 });
-        Ask::Write(writing)
+        IoRequest::Write(writing)
     }
 
     fn put_back(&mut self, done: Done<Blocks>) {
@@ -112,21 +112,21 @@ fn at_block(index: u32) -> loadline_san_store::io::Address {
 }
 
 fn round(driver: &mut Driver, pool: &Pool, spares: &mut Spares, n: u64) {
-    let ask = |spares: &mut Spares, token: u32| match token % 8 {
-        7 => Ask::Sync(Area::Log),
+    let request = |spares: &mut Spares, token: u32| match token % 8 {
+        7 => IoRequest::Sync(Area::Log),
         even if even % 2 == 0 => spares.read(n + u64::from(token)),
         _ => spares.write(n + u64::from(token), pool),
     };
     match driver {
         Driver::Direct(direct) => {
             for token in 0..ASKS {
-                let done = direct.carry_out(ask(spares, token));
+                let done = direct.carry_out(request(spares, token));
                 spares.put_back(done);
             }
         }
         Driver::Uring(uring, store, _) => {
             for token in 0..ASKS {
-                uring.start(*store, Token(token), ask(spares, token));
+                uring.start(*store, Token(token), request(spares, token));
             }
             let begin = std::time::Instant::now();
             let mut left = ASKS;
@@ -149,7 +149,7 @@ fn nothing_is_allocated_for_an_io() {
             let (folder, pool) = (folder_in(&place), pool());
             let Some(devices) = devices(folder.path(), 2 << 20, None) else { continue };
             let driver = match uring {
-                // Fewer than there are asks, so that some wait.
+                // Fewer than there are requests, so that some wait.
                 true => Driver::uring(devices, &pool, 16),
                 false => Some(Driver::Direct(Direct::new(devices, pool.clone()))),
             };

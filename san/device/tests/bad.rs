@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{folder_in, pool};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
+use loadline_san_core::message::{Content, Entry, EntryOp, Job, Payload, Promise};
 use loadline_san_core::store::{Command, Completion, Tag};
 use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
@@ -57,7 +57,7 @@ fn new(blocks: u64, log_bytes: u64, most_in_flight: u32) -> NewReplica {
     NewReplica { id, blocks, log_bytes, most_in_flight, key: 1, promise }
 }
 
-/// A store on a device, whose asks are carried out at once.
+/// A store on a device, whose requests are carried out at once.
 struct Rig {
     store: Store<Blocks>,
     direct: Direct,
@@ -85,8 +85,8 @@ impl Rig {
             }
             for action in std::mem::take(&mut actions) {
                 match action {
-                    Action::Ask(token, ask) => {
-                        let done = self.direct.carry_out(ask);
+                    Action::Submit(token, request) => {
+                        let done = self.direct.carry_out(request);
                         self.store.done(token, done, &mut actions);
                     }
                     Action::Tell(completion) => self.completions.push(completion),
@@ -95,14 +95,14 @@ impl Rig {
         }
     }
 
-    fn append(&mut self, block: u64, blocks: u32, what: What<Blocks>) {
+    fn append(&mut self, block: u64, blocks: u32, op: EntryOp<Blocks>) {
         self.appended += 1;
         let at = |sequence| Position { ownership: Epoch(1), sequence: Sequence(sequence) };
         self.store.submit(Command::Append {
             number: self.appended,
             position: at(self.appended),
             sequenced: true,
-            entry: Entry { block, blocks, what },
+            entry: Entry { block, blocks, op },
             commit_point: at(self.appended - 1),
             acknowledged: at(self.appended - 1),
             epoch: Epoch(1),
@@ -113,7 +113,7 @@ impl Rig {
     fn write(&mut self, block: u64) {
         let data = self.pool.take_filled(&[block as u8; BLOCK as usize]).unwrap();
         let data = data.freeze(|_| Address { volume: VOLUME, group: GROUP, block });
-        self.append(block, 1, What::Data(Payload { data, first: 0 }));
+        self.append(block, 1, EntryOp::Data(Payload { data, first: 0 }));
     }
 
     fn read(&mut self, block: u64) -> Option<u8> {
@@ -227,8 +227,8 @@ fn a_full_device_goes_on_with_what_it_has_and_takes_more_when_something_is_trimm
         rig.write(extent * u64::from(EXTENT));
     }
     assert!(!rig.store.has_failed(), "{:?}", rig.store.why_failed());
-    rig.append(0, 4 * EXTENT, What::Trim);
-    // What comes next brings the mark.
+    rig.append(0, 4 * EXTENT, EntryOp::Trim);
+    // What comes next brings the commit point.
     rig.write(10 * u64::from(EXTENT));
     for _ in 0..10 {
         rig.store.tick();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use loadline_san_device::file::{DeviceError, DeviceFile, Devices};
-use loadline_san_store::io::{Area, Ask, Piece, Reading};
+use loadline_san_store::io::{Area, IoRequest, Piece, Reading};
 
 const SHORT: Duration = Duration::from_millis(60);
 const BYTES: u64 = 2 << 20;
@@ -53,10 +53,10 @@ fn a_block_device_is_used_alone() {
     for _ in 0..40 {
         let writing = some_write(&mut chance, &pool, Area::Log, (0, BYTES), None);
         apply(&writing, &mut bytes);
-        driver.all(vec![Ask::Write(writing), Ask::Sync(Area::Capacity)]);
+        driver.all(vec![IoRequest::Write(writing), IoRequest::Sync(Area::Capacity)]);
     }
     let whole = Piece { area: Area::Log, at: 0, first: 0, blocks: 512 };
-    check_read(driver.one(Ask::Read(Reading { blocks: 512, pieces: vec![whole] })), &bytes, &bytes);
+    check_read(driver.one(IoRequest::Read(Reading { blocks: 512, pieces: vec![whole] })), &bytes, &bytes);
 }
 
 #[test]

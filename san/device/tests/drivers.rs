@@ -13,7 +13,9 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
-use loadline_san_store::io::{Area, Ask, Disk, Done, IoFault, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{
+    Area, Disk, Done, IoFault, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rand_core::Rng;
 
@@ -40,7 +42,7 @@ fn everywhere(mut test: impl FnMut(Driver, &Pool, &Path, bool)) {
 }
 
 #[test]
-fn asks_do_what_they_say() {
+fn requests_do_what_they_say() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
@@ -62,18 +64,18 @@ fn asks_do_what_they_say() {
             for writing in &writes {
                 apply(writing, if writing.area == Area::Log || !two { &mut log } else { &mut capacity });
             }
-            for done in driver.all(writes.into_iter().map(Ask::Write).collect()) {
+            for done in driver.all(writes.into_iter().map(IoRequest::Write).collect()) {
                 let Done::Wrote(_, result) = done else { panic!("a write comes back as {done:?}") };
                 result.unwrap();
             }
             let (second, length) = if two { (&capacity, CAPACITY) } else { (&log, LOG) };
-            let mut asks: Vec<Ask<Blocks>> = vec![];
+            let mut requests: Vec<IoRequest<Blocks>> = vec![];
             for _ in 0..below(chance, 24) {
-                asks.push(Ask::Read(some_read(chance, LOG, length)));
+                requests.push(IoRequest::Read(some_read(chance, LOG, length)));
             }
-            let reads = asks.len();
-            asks.extend([Ask::Sync(Area::Log), Ask::Sync(Area::Capacity)]);
-            for (index, done) in driver.all(asks).into_iter().enumerate() {
+            let reads = requests.len();
+            requests.extend([IoRequest::Sync(Area::Log), IoRequest::Sync(Area::Capacity)]);
+            for (index, done) in driver.all(requests).into_iter().enumerate() {
                 match done {
                     Done::Synced(area, result) => {
                         assert_eq!(
@@ -104,7 +106,7 @@ fn many_pieces_and_many_parts() {
         }
         let mut log = vec![0; LOG as usize];
         apply(&writing, &mut log);
-        let Done::Wrote(_, result) = driver.one(Ask::Write(writing)) else { panic!() };
+        let Done::Wrote(_, result) = driver.one(IoRequest::Write(writing)) else { panic!() };
         result.unwrap();
         // Backwards: nothing can be read at once.
         let piece = |n: u32| Piece {
@@ -114,7 +116,7 @@ fn many_pieces_and_many_parts() {
             blocks: 1,
         };
         let reading = Reading { blocks: 200, pieces: (0..200).map(piece).collect() };
-        check_read(driver.one(Ask::Read(reading)), &log, &log);
+        check_read(driver.one(IoRequest::Read(reading)), &log, &log);
     });
 }
 
@@ -144,10 +146,14 @@ fn more_vectors_than_the_system_takes_at_once() {
             writing.parts.extend((0..600).map(|_| Part::Data { data: data.clone(), first: 1, blocks: 1 }));
             let mut log = vec![0; 16 << 20];
             apply(&writing, &mut log);
-            let Done::Wrote(_, result) = driver.one(Ask::Write(writing)) else { panic!() };
+            let Done::Wrote(_, result) = driver.one(IoRequest::Write(writing)) else { panic!() };
             result.unwrap();
             let whole = Piece { area: Area::Log, at: 0, first: 0, blocks: 4096 };
-            check_read(driver.one(Ask::Read(Reading { blocks: 4096, pieces: vec![whole] })), &log, &log);
+            check_read(
+                driver.one(IoRequest::Read(Reading { blocks: 4096, pieces: vec![whole] })),
+                &log,
+                &log,
+            );
         }
     }
 }
@@ -172,10 +178,10 @@ fn a_device_in_memory_is_the_same_before_and_after_its_stretches_are_mapped() {
             };
             let writing = some_write(chance, &pool, Area::Log, range, None);
             apply(&writing, &mut bytes);
-            let Done::Wrote(_, result) = direct.carry_out(Ask::Write(writing)) else { panic!() };
+            let Done::Wrote(_, result) = direct.carry_out(IoRequest::Write(writing)) else { panic!() };
             result.unwrap();
             let reading = some_read(chance, BYTES, BYTES);
-            check_read(direct.carry_out(Ask::Read(reading)), &bytes, &bytes);
+            check_read(direct.carry_out(IoRequest::Read(reading)), &bytes, &bytes);
         }
         direct.settle();
         let mut there = Vec::new();
@@ -193,7 +199,7 @@ fn what_was_made_shorter_is_short() {
         file.set_len(short).unwrap();
         for at in [LOG - 4 * BLOCK_BYTES as u64, short] {
             let reading = Reading { blocks: 4, pieces: vec![whole(Area::Log, at)] };
-            let Done::Read(_, result) = driver.one(Ask::Read(reading)) else { panic!() };
+            let Done::Read(_, result) = driver.one(IoRequest::Read(reading)) else { panic!() };
             let area = if two { Area::Log } else { Area::Capacity };
             match result.unwrap_err() {
                 IoFault::Short { area: Area::Log, at } => assert_eq!(at, short),
@@ -203,7 +209,7 @@ fn what_was_made_shorter_is_short() {
         // The first error of several pieces is told, when all are over.
         let mut pieces = vec![whole(Area::Log, short), whole(Area::Log, 0), whole(Area::Log, 8192)];
         (0..).zip(&mut pieces).for_each(|(n, piece)| piece.first = 4 * n);
-        let Done::Read(reading, result) = driver.one(Ask::Read(Reading { blocks: 12, pieces })) else {
+        let Done::Read(reading, result) = driver.one(IoRequest::Read(Reading { blocks: 12, pieces })) else {
             panic!()
         };
         assert!(matches!(result, Err(IoFault::Short { .. })) && reading.pieces.len() == 3);
@@ -226,7 +232,7 @@ fn what_makes_no_sense_is_an_error_and_no_more() {
             (1, vec![piece(1 << 63, 0, 1)]),
         ];
         for (blocks, pieces) in reads {
-            let Done::Read(reading, result) = driver.one(Ask::Read(Reading { blocks, pieces })) else {
+            let Done::Read(reading, result) = driver.one(IoRequest::Read(Reading { blocks, pieces })) else {
                 panic!()
             };
             assert!(matches!(result, Err(IoFault::Failed { .. })), "{reading:?}");
@@ -244,11 +250,11 @@ fn what_makes_no_sense_is_an_error_and_no_more() {
         ];
         for (at, parts) in writes {
             let writing = Writing { area: Area::Log, at, bytes: vec![Sector::ZERO], parts, durable: false };
-            let Done::Wrote(writing, result) = driver.one(Ask::Write(writing)) else { panic!() };
+            let Done::Wrote(writing, result) = driver.one(IoRequest::Write(writing)) else { panic!() };
             assert!(matches!(result, Err(IoFault::Failed { .. })), "{writing:?}");
         }
         // Nothing of it is left in the way.
-        let Done::Read(_, result) = driver.one(Ask::Read(Reading { blocks: 3, pieces: vec![] })) else {
+        let Done::Read(_, result) = driver.one(IoRequest::Read(Reading { blocks: 3, pieces: vec![] })) else {
             panic!()
         };
         assert!(result.unwrap().bytes().iter().all(|byte| *byte == 0));
@@ -270,7 +276,7 @@ fn a_device_that_refuses_is_told_of() {
         let parts = vec![Part::Bytes(1)];
         let writing =
             Writing { area: Area::Capacity, at: 0, bytes: vec![Sector::ZERO], parts, durable: true };
-        uring.start(of, Token(token), Ask::Write(writing));
+        uring.start(of, Token(token), IoRequest::Write(writing));
         assert!(of != store || uring.remove(store).is_err(), "something of it is not done");
         uring.wait(LIMIT).unwrap();
         let (from, with, Done::Wrote(_, result)) = uring.take().unwrap() else { panic!() };
@@ -297,7 +303,7 @@ fn what_comes_in_small_parts_is_put_together() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let Some((mut uring, store)) = ring_over(&reader, &pool) else { return };
     let whole = |blocks| Piece { area: Area::Capacity, at: 0, first: 0, blocks };
-    uring.start(store, Token(1), Ask::Read(Reading { blocks: 60, pieces: vec![whole(60)] }));
+    uring.start(store, Token(1), IoRequest::Read(Reading { blocks: 60, pieces: vec![whole(60)] }));
     uring.submit().unwrap();
     for some in data.bytes().chunks(3000) {
         writer.write_all(some).unwrap();
@@ -306,7 +312,7 @@ fn what_comes_in_small_parts_is_put_together() {
     uring.wait(LIMIT).unwrap();
     let Some((_, _, Done::Read(_, Ok(read)))) = uring.take() else { panic!() };
     assert!(read.bytes() == data.bytes());
-    uring.start(store, Token(2), Ask::Read(Reading { blocks: 2, pieces: vec![whole(2)] }));
+    uring.start(store, Token(2), IoRequest::Read(Reading { blocks: 2, pieces: vec![whole(2)] }));
     writer.write_all(&[1; 5000]).unwrap();
     drop(writer);
     uring.wait(LIMIT).unwrap();
@@ -321,7 +327,7 @@ fn what_comes_in_small_parts_is_put_together() {
         let writing = Writing { area: Area::Log, at: 0, bytes: vec![], parts, durable: false };
         let mut expected = vec![0; writing.length() as usize];
         apply(&writing, &mut expected);
-        uring.start(store, Token(3), Ask::Write(writing));
+        uring.start(store, Token(3), IoRequest::Write(writing));
         uring.submit().unwrap();
         let (mut got, mut some) = (Vec::<u8>::new(), [0; 7000]);
         while got.len() < expected.len() {
@@ -349,7 +355,7 @@ fn a_ring_can_be_polled_beside_others() {
     // More than are in flight at once: what waits is begun without being asked for.
     for token in 0..20 {
         let piece = Piece { area: Area::Log, at: 0, first: 0, blocks: 1 };
-        uring.start(store, Token(token), Ask::Read(Reading { blocks: 1, pieces: vec![piece] }));
+        uring.start(store, Token(token), IoRequest::Read(Reading { blocks: 1, pieces: vec![piece] }));
     }
     uring.submit().unwrap();
     let mut done = 0;
@@ -368,7 +374,7 @@ fn the_memory_of_what_never_ends_is_never_used_again() {
     let (reader, _writer) = std::io::pipe().unwrap();
     let Some((mut uring, store)) = ring_over(&reader, &pool) else { return };
     let piece = Piece { area: Area::Log, at: 0, first: 0, blocks: 1 };
-    uring.start(store, Token(1), Ask::Read(Reading { blocks: 1, pieces: vec![piece] }));
+    uring.start(store, Token(1), IoRequest::Read(Reading { blocks: 1, pieces: vec![piece] }));
     let begin = Instant::now();
     drop(uring);
     assert!(begin.elapsed() < LIMIT, "it is not waited for without a limit");
@@ -381,7 +387,7 @@ fn a_ring_that_is_gone_holds_no_lock() {
     let Some(devices) = devices(folder.path(), LOG, None) else { return };
     let Some(mut driver) = Driver::uring(devices, &pool, 4) else { return };
     let piece = Piece { area: Area::Log, at: 0, first: 0, blocks: 1 };
-    drop(driver.one(Ask::Read(Reading { blocks: 1, pieces: vec![piece] })));
+    drop(driver.one(IoRequest::Read(Reading { blocks: 1, pieces: vec![piece] })));
     drop(driver);
     DeviceFile::open(&folder.path().join("log"), Duration::ZERO).unwrap();
 }
@@ -404,12 +410,12 @@ fn dropped_with_io_in_flight() {
         };
         let mut chance = chance(3);
         for token in 0..40 {
-            let ask = match token % 3 {
-                0 => Ask::Read(some_read(&mut chance, 16 << 20, 16 << 20)),
-                1 => Ask::Write(some_write(&mut chance, &pool, Area::Log, (0, 16 << 20), None)),
-                _ => Ask::Sync(Area::Log),
+            let request = match token % 3 {
+                0 => IoRequest::Read(some_read(&mut chance, 16 << 20, 16 << 20)),
+                1 => IoRequest::Write(some_write(&mut chance, &pool, Area::Log, (0, 16 << 20), None)),
+                _ => IoRequest::Sync(Area::Log),
             };
-            uring.start(store, Token(token), ask);
+            uring.start(store, Token(token), request);
         }
         // Those that read nothing are done already.
         assert!((30..=40).contains(&uring.in_flight()));

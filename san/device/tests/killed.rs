@@ -20,7 +20,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
 use loadline_san_store::io::{Address, Area, Disk, Sector};
-use loadline_san_store::read::Found;
+use loadline_san_store::read::BlockSource;
 use loadline_san_store::store::Settings;
 use run::{Driver, GROUP, Run, VOLUME, make, reopen};
 
@@ -122,7 +122,7 @@ fn kill_and_look(path: &Path, lines: usize) {
         // The newest entry of this block, of those that are there.
         let expected = if last < block { 0 } else { last - (last - block) % BLOCKS };
         let is = match store.look_up(block) {
-            Found::Data { area, at, .. } => {
+            BlockSource::Data { area, at, .. } => {
                 let mut sectors = Sector::zeroes(8);
                 devices.read(area, at, &mut sectors).expect("it can be read");
                 let bytes = Sector::bytes(&sectors);

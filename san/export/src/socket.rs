@@ -110,7 +110,7 @@ pub fn throw_away(socket: &impl AsFd) {
     }
 }
 
-/// Whoever waits for it is told that it is over: the kernel keeps a watched socket open, and its other end with it.
+/// A thread that waits for it is woken: the kernel keeps a watched socket open, and its other end with it.
 pub fn shut_down(socket: &impl AsFd) {
     // SAFETY: the descriptor is open, and owned here.
     unsafe { libc::shutdown(socket.as_fd().as_raw_fd(), libc::SHUT_RDWR) };

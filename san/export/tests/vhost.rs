@@ -1,4 +1,4 @@
-//! vhost-user-blk: what front-ends ask is what a disk is asked, and what they do wrong harms nobody but them.
+//! vhost-user-blk: what front-ends ask is what a disk is asked, and what they do wrong harms only them.
 
 mod guest;
 
@@ -103,10 +103,10 @@ fn the_other_side_is_told_when_it_wants_to_be_and_says_so_itself_when_it_is_to()
         guest.serve().unwrap();
         assert_eq!(guest.call.read().unwrap(), 1);
         guest.memory.put(AVAILABLE + 4 + 2 * usize::from(SIZE), &2_u16.to_le_bytes());
-        for told in [event_index == 0, true] {
+        for notified in [event_index == 0, true] {
             request(&mut guest, 1, FLUSH, 0, 0);
             guest.serve().unwrap();
-            assert_eq!(guest.call.read().is_ok(), told, "event index {event_index:#x}");
+            assert_eq!(guest.call.read().is_ok(), notified, "event index {event_index:#x}");
         }
     }
 }

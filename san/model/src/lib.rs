@@ -92,5 +92,5 @@ pub mod state;
 
 pub use protocol::{Action, Bounds, Protocol};
 pub use rule::Rule;
-pub use search::{Found, check};
+pub use search::{SearchResult, check};
 pub use state::Left;

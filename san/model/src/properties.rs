@@ -8,10 +8,10 @@ use crate::state::{BLOCKS, Flaw, Phase, State};
 /// A takeover is complete.
 pub const TAKEN_OVER: &str = "reached: a takeover is complete";
 
-/// A write acknowledged without who departed.
+/// A write that was acknowledged without the departed replica.
 pub const LEFT_BEHIND: &str = "reached: a write acknowledged without who departed";
 
-/// Who returned is the only survivor.
+/// The returned replica is the only survivor.
 pub const SURVIVOR_RETURNED: &str = "reached: who returned is the only survivor";
 
 /// A takeover within a takeover.

@@ -41,7 +41,7 @@ pub enum Action {
     TellCommitPoint(usize, usize),
     /// The owner proposes a set without this member.
     Remove(usize, usize),
-    /// The proposal of this place in the queue commits. Who made it does not know yet.
+    /// The proposal of this place in the queue commits. Its proposer does not know yet.
     Commit(usize),
     /// A node sees the record in the store.
     ReadRecord(usize),

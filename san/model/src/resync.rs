@@ -122,7 +122,7 @@ impl Protocol {
 }
 
 impl Replica {
-    /// Drops the entries above the commit point, of which nobody knows whether they were acknowledged.
+    /// Drops the entries above the commit point, of which it is not known whether they were acknowledged.
     fn list_and_drop(&mut self, list: bool) {
         for entry in self.log.iter().filter(|entry| entry.at > self.commit_point && list) {
             self.list = self.list.with(entry.block);

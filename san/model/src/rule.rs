@@ -7,7 +7,7 @@
 pub enum Rule {
     /// While a swap is undecided, the members of both sets are needed. Left out: it is taken for refused.
     P1,
-    /// Seeing the old record proves nothing. Left out: who sees it takes the swap for refused, and forgets
+    /// Seeing the old record proves nothing. Left out: a node that sees it takes the swap for refused, and forgets
     /// it.
     P2,
     /// A starting process owns nothing. Left out: it goes on as the owner that the record names.
@@ -17,7 +17,7 @@ pub enum Rule {
     /// A member takes a commit point only from an epoch that it has adopted. Left out: from any message, adopting
     /// nothing.
     W2,
-    /// Swap before acknowledging. Left out: who is about to be removed is not waited for any more.
+    /// Swap before acknowledging. Left out: a member that is about to be removed is not waited for any more.
     W3,
     /// A lease counts from when it was asked for. Left out: from when the grant arrives, which may be late.
     L1,
@@ -26,7 +26,7 @@ pub enum Rule {
     /// A member that has started refuses to be sealed for one lease. Left out: it has forgotten what it
     /// granted.
     L3,
-    /// Who is sealed after the merge is left out of the set. Left out: it is kept.
+    /// A replica that is sealed after the merge is excluded from the set. Left out: it is kept.
     T1,
     /// `departed` stays as it was. Left out: each takeover raises it to its own epoch.
     T2,

@@ -8,9 +8,9 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use crate::Rule;
 use crate::protocol::{Action, Bounds, Protocol};
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct SearchResult {
     /// States, each counted once. If a depth is the bound, those one step beyond it are counted, and not
     /// looked at.
     pub states: usize,
@@ -28,7 +28,7 @@ pub struct Found {
 ///
 /// It runs in one thread: with more, a state may be found on a longer way first, and a bound on the depth
 /// would then cut off what is within it.
-pub fn check(bounds: Bounds, left_out: Option<Rule>) -> Found {
+pub fn check(bounds: Bounds, left_out: Option<Rule>) -> SearchResult {
     let begun = Instant::now();
     let mut search = Protocol { bounds, left_out }.checker().finish_when(HasDiscoveries::AnyFailures);
     if let Some(steps) = bounds.depth {
@@ -36,7 +36,7 @@ pub fn check(bounds: Bounds, left_out: Option<Rule>) -> Found {
         search = search.target_max_depth(steps + 2);
     }
     let search = search.spawn_bfs().join();
-    let mut found = Found {
+    let mut found = SearchResult {
         states: search.unique_state_count(),
         depth: bounds.depth.unwrap_or(usize::MAX).min(search.max_depth() - 1),
         took: begun.elapsed(),
@@ -53,7 +53,7 @@ pub fn check(bounds: Bounds, left_out: Option<Rule>) -> Found {
     found
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for SearchResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.took.as_secs_f64();
         write!(f, "{} states, {} steps deep, {seconds:.1} s", self.states, self.depth)?;

@@ -91,7 +91,7 @@ pub struct Record {
     pub owner: usize,
     /// Whether it serves, or is taking over.
     pub active: bool,
-    /// Who holds every acknowledged write.
+    /// The replicas that hold every acknowledged write.
     pub in_sync: Set,
     /// For the others: the epoch of the swap that removed them.
     pub departed: [u8; REPLICAS],
@@ -224,13 +224,13 @@ pub struct Owner {
     pub pipeline: Vec<Entry>,
     /// Up to which number each replica has confirmed.
     pub confirmed: [u8; REPLICAS],
-    /// Taking over: who was sealed and has reported.
+    /// Taking over: the replicas that were sealed and have reported.
     pub reported: Set,
     /// Taking over: the highest commit point that was reported.
     pub highest: Position,
     /// Taking over: of each block the last entry that was reported.
     pub newest: [Option<Entry>; BLOCKS],
-    /// Taking over: who has confirmed to hold what was merged.
+    /// Taking over: the replicas that have confirmed to hold what was merged.
     pub equal: Set,
     /// The leases that the owner holds, and those that members have granted to it.
     pub lease: Lease,

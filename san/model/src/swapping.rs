@@ -42,7 +42,7 @@ impl Protocol {
         })
     }
 
-    /// A proposal commits. The answer is on its way, or lost: who made it looks, or does not.
+    /// A proposal commits. The answer is on its way, or lost: its proposer reads the record, or does not.
     pub(crate) fn commit(&self, state: &State, which: usize) -> Option<State> {
         let new = *state.queue.get(which)?;
         let mut next = state.clone();

@@ -101,7 +101,7 @@ impl IntoResponse for ManageError {
 }
 
 impl Node {
-    /// Opens the API's door. The future answers who comes.
+    /// Binds the socket of the API. The future answers requests.
     pub(crate) async fn open_api(
         &self,
         address: SocketAddr,
@@ -227,8 +227,10 @@ fn router(node: Node) -> Router {
             are: "are those that /v1/openapi.json describes".into(),
         })
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            let message =
-                format!("{method} is not possible for {}: /v1/openapi.json describes what is", uri.path());
+            let message = format!(
+                "{method} is not supported for {}: /v1/openapi.json lists the supported methods",
+                uri.path()
+            );
             refusal(StatusCode::METHOD_NOT_ALLOWED, message)
         })
         .layer(axum::middleware::from_fn(short_urls))
@@ -249,7 +251,7 @@ async fn name_cluster(State(node): State<Node>, request: Request, next: Next) ->
 async fn short_urls(request: Request, next: Next) -> Response {
     let length = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
     if length > LONGEST_URL {
-        let message = format!("the URL has {length} bytes: {LONGEST_URL} are possible");
+        let message = format!("the URL has {length} bytes, but at most {LONGEST_URL} bytes are allowed");
         return refusal(StatusCode::URI_TOO_LONG, message);
     }
     next.run(request).await

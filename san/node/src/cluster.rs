@@ -10,7 +10,7 @@ use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError};
 use crate::settings::NodeSettings;
 
-/// Length of leases, if nothing else is said: a node that is killed is done without after that.
+/// Length of leases, if nothing else is said: a node that is killed is excluded after that.
 pub const LEASE_MS: u64 = 600;
 
 /// Why a node does not join.

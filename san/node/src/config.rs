@@ -104,10 +104,11 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
-    /// It is older than it was: nobody knows any more what was decided since.
+    /// It is older than it was: what was decided since is lost.
     #[error(
-        "the configuration was at revision {was}, and is at {is}: it is an older copy. Nothing of it is carried out by this node \
-         until it is started again; put the newer one in its place if there is one"
+        "the configuration store went back from revision {was} to revision {is}: an older copy was put back. This node ignores \
+         the older copy and refuses every command until the node is restarted. If the newer copy still exists, put it back \
+         first"
     )]
     WentBack {
         /// What was seen.
@@ -117,9 +118,9 @@ pub enum ConfigError {
     },
     /// Its file is not the one that was opened.
     #[error(
-        "the file of the configuration store, {path}, {what} while this node had it open. What is done in the file that was opened \
-         would be lost, so this node uses neither: put the file back that was there (with its -wal and -shm), or start every node \
-         again with the one that is there"
+        "the file of the configuration store, {path}, {what} while this node had it open. Changes to the opened file would be \
+         lost, so this node uses neither the opened file nor the present one. Put the opened file back (with its -wal and \
+         -shm), or restart all nodes to continue with the file that is now at this path"
     )]
     Replaced {
         /// Where it was opened.

@@ -88,18 +88,18 @@ pub use volume_host::most_in_flight;
 const WAKE: u32 = 0;
 /// Between two ticks of the stores.
 const STORE_TICK_NS: u64 = 100_000_000;
-/// What nobody uses of the pool's spare memory goes back to the system after so many of these ticks, or twice as many.
+/// Unused memory of the pool goes back to the system after so many of these ticks, or twice as many.
 const LET_GO_TICKS: u64 = 50;
-/// A loop that has not looked at the clock for so long was stopped.
+/// A loop that has not read the clock for so long was stopped.
 const STOPPED_NS: u64 = 1_000_000_000;
-/// Clients that wait for too long are looked for in each of so many ticks.
+/// Clients that wait for too long are searched for in each of so many ticks.
 const WAITS_TICKS: u64 = 5;
-/// What nobody uses gets one tick of so many: as many as there are in the time between two heartbeats.
+/// Idle volumes and replicas get one tick of so many: as many as there are in the time between two heartbeats.
 const IDLE_TICKS: u64 = 4;
 /// Replicas on devices that are not in memory.
 const MOST_STORES: u32 = 4096;
 /// What devices have done is taken in parts: a share of all that they were asked, at the least so many. Some complete all that they
-/// have together, and have nothing to do until somebody asks again, who is to be answered soon for that. With 32 outstanding,
+/// have together, and have nothing to do until a client asks again, which is to be answered soon for that. With 32 outstanding,
 /// parts of 4 and 8 were slower than these.
 const DONE_SHARE: usize = 16;
 const LEAST_DONE: usize = 2;
@@ -112,7 +112,7 @@ pub struct LoopOptions {
     pub cluster: ClusterId,
     /// Which of the node's loops this is.
     pub number: u32,
-    /// How long it looks for what comes before it sleeps; nothing, where loops outnumber cores.
+    /// How long it polls before it sleeps; 0 if loops outnumber cores.
     pub spin: Duration,
     /// What random numbers are made from.
     pub seed: u64,

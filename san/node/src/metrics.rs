@@ -58,10 +58,10 @@ impl Page {
         self.metric(&name, "counter", &format!("Bytes of {help}."));
         all.iter().for_each(|(labels, count)| self.value(&name, labels, count.bytes as f64));
         let name = format!("loadline_{what}_errors_total");
-        self.metric(&name, "counter", &format!("Those that failed of {help}."));
+        self.metric(&name, "counter", &format!("Failed {help}."));
         all.iter().for_each(|(labels, count)| self.value(&name, labels, count.errors as f64));
         let name = format!("loadline_{what}_seconds");
-        self.metric(&name, "histogram", &format!("How long they took: {help}."));
+        self.metric(&name, "histogram", &format!("Duration of {help}."));
         all.iter().for_each(|(labels, count)| self.histogram(&name, labels, count));
     }
 }
@@ -70,7 +70,7 @@ impl Node {
     /// The page.
     pub(crate) async fn metrics(&self) -> Result<String, ManageError> {
         // What is not told in time is as it was told last.
-        self.look_at_loops().await;
+        self.refresh_loops().await;
         let loops: Vec<LoopState> = self.state().loops.clone();
         let mut page = Page(String::with_capacity(64 << 10));
         self.of_volumes(&loops, &mut page);
@@ -101,11 +101,12 @@ impl Node {
                 ios.push((vec![("volume", name.as_str()), ("op", op)], count));
             }
         }
-        page.ios("frontend", "what clients asked of volumes that this node owns", &ios);
+        page.ios("frontend", "client requests to volumes that this node owns", &ios);
         page.metric(
             "loadline_volume_read_bytes_total",
             "counter",
-            "Bytes that were asked of the copy on this node, and of copies elsewhere, by the volumes that it owns.",
+            "Bytes that volumes owned by this node read from the copy on this node (here) and from copies on other nodes \
+             (elsewhere).",
         );
         for (name, of) in &volumes {
             let front = &of.front_end;
@@ -137,7 +138,7 @@ impl Node {
         page.metric(
             "loadline_volume_epoch",
             "counter",
-            "How often a volume's record has changed: owners, and who is in sync.",
+            "Epoch of a volume's record; it grows with each change of the owner or of an in-sync set.",
         );
         for (name, record) in &records {
             page.value("loadline_volume_epoch", &[("volume", name)], record.epoch.0 as f64);
@@ -176,23 +177,23 @@ impl Node {
         }
         page.ios(
             "backend",
-            "what replicas asked of devices (what is written to the capacity is destaged)",
+            "I/Os of replicas on devices (writes with area=capacity are destaged data)",
             &ios,
         );
         type Gauge =
             (&'static str, &'static str, &'static str, fn(&crate::event_loop::command::ReplicaState) -> f64);
         let gauges: [Gauge; 8] = [
             ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
-            ("loadline_log_used_bytes", "gauge", "Of it, what is not destaged.", |of| of.log_used as f64),
+            ("loadline_log_used_bytes", "gauge", "Part of the log that is not destaged.", |of| {
+                of.log_used as f64
+            }),
             ("loadline_extents", "gauge", "Extents that have a place.", |of| of.extents as f64),
             ("loadline_replica_full", "gauge", "1 if its device has no more room.", |of| f64::from(of.full)),
             ("loadline_replica_failed", "gauge", "1 if it does nothing any more.", |of| f64::from(of.failed)),
             ("loadline_replica_damaged", "gauge", "1 if its start found it damaged.", |of| {
                 f64::from(of.damaged)
             }),
-            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were looked through.", |of| {
-                of.scrubbed as f64
-            }),
+            ("loadline_scrubbed_bytes_total", "counter", "Bytes that were checked.", |of| of.scrubbed as f64),
             (
                 "loadline_corrupt_blocks_total",
                 "counter",

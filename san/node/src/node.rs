@@ -1,4 +1,4 @@
-//! The control path: what a node does with what the configuration says, and who comes to it.
+//! The control path: what a node does with its configuration, and with its connections.
 //!
 //! ```text
 //!  configuration ─▶ reconcile ─▶ loops: devices, replicas, volumes, peers
@@ -11,7 +11,7 @@
 //! | `reconcile` | what the configuration says is made so |
 //! | `doors` | clients and other nodes come |
 //! | `forward` | clients of volumes that are owned elsewhere |
-//! | `reach` | nodes ask each other whether they run, and whom they reach |
+//! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
-use loadline_san_core::volume::OrderError;
+use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
@@ -63,7 +63,7 @@ const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
-/// How long loops look before they sleep, where cores are to spare.
+/// How long loops poll before they sleep, if there are cores to spare.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Why a node does not serve.
@@ -104,9 +104,9 @@ pub(crate) struct OpenDevice {
     space: Arc<Mutex<Space>>,
 }
 
-/// What is known at this node.
+/// The state of this node.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct NodeState {
     /// This life of this node.
     me: Option<Owner>,
     pub(crate) catalog: Catalog,
@@ -127,7 +127,7 @@ pub(crate) struct State {
     /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
     begun: u64,
     ended: u64,
-    /// Volumes that nobody has attached, and that are owned here while their copies move.
+    /// Volumes that are not attached, and that are owned here while their copies move.
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
@@ -145,16 +145,16 @@ pub(crate) struct State {
     /// Volumes of which an attach was ordered here.
     fenced: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
-    looking: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
-    /// By the order's number.
-    ordered: BTreeMap<u64, oneshot::Sender<Result<(), OrderError>>>,
-    orders: u64,
+    state_requests: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
+    /// By the number of the command.
+    pending_commands: BTreeMap<u64, oneshot::Sender<Result<(), CommandError>>>,
+    commands: u64,
     closing: BTreeMap<u64, oneshot::Sender<()>>,
     /// What is asked of other nodes.
     asking: reach::Asking,
 }
 
-impl State {
+impl NodeState {
     /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
     /// what it says since may be of another history, whatever its revision is.
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
@@ -179,7 +179,7 @@ impl State {
         self.went_back.is_some()
     }
 
-    /// This is the configuration, as far as is known. It never goes back: two who have read it may tell it in any order, and
+    /// This is the configuration, as far as is known. It never goes back: two readers may deliver it in any order, and
     /// what was closed or made anew by an older one would be lost.
     pub(crate) fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
@@ -201,7 +201,7 @@ struct Inner {
     cluster: ClusterId,
     config: Config,
     loops: Vec<LoopSender>,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
     /// When the configuration was read last: begun to be.
     reading: tokio::sync::Mutex<Option<Instant>>,
     /// The configuration has changed, as far as this node knows.
@@ -237,10 +237,10 @@ impl Node {
             };
             loops.push(start_loop(options, report.clone())?);
         }
-        let state = Mutex::new(State {
+        let state = Mutex::new(NodeState {
             me: Some(me),
             loops: vec![LoopState::default(); loops.len()],
-            ..State::default()
+            ..NodeState::default()
         });
         let (changed, happened) = (Notify::new(), Notify::new());
         let inner = Inner {
@@ -283,7 +283,7 @@ impl Node {
         self.0.me.node.0
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
         self.0.state.lock().expect("nobody panics with it")
     }
 
@@ -298,14 +298,18 @@ impl Node {
 
     /// Everything stops.
     pub fn stop(&self) {
-        for orders in &self.0.loops {
-            orders.give(LoopCommand::Stop);
+        for commands in &self.0.loops {
+            commands.give(LoopCommand::Stop);
         }
         self.0.config.close();
     }
 
     /// Waits until this holds, which is asked again whenever something has happened. Whether it did in time.
-    pub(crate) async fn wait_until(&self, limit: Duration, mut holds: impl FnMut(&State) -> bool) -> bool {
+    pub(crate) async fn wait_until(
+        &self,
+        limit: Duration,
+        mut holds: impl FnMut(&NodeState) -> bool,
+    ) -> bool {
         let waited = tokio::time::timeout(limit, async {
             loop {
                 let happens = self.0.happened.notified();
@@ -326,7 +330,7 @@ impl Node {
                 LoopEvent::ReadRecord(volume, asked_at) => {
                     self.0.config.read_record(volume, asked_at, self.loop_of(volume.0).clone());
                 }
-                LoopEvent::Ask(nodes, within_ns) => {
+                LoopEvent::QueryNodes(nodes, within_ns) => {
                     self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
                 }
                 LoopEvent::Propose(volume, record, replaces) => {
@@ -338,8 +342,8 @@ impl Node {
                 }
                 LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
                 LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
-                LoopEvent::Ordered(number, result) => {
-                    if let Some(waits) = self.state().ordered.remove(&number) {
+                LoopEvent::CommandDone(number, result) => {
+                    if let Some(waits) = self.state().pending_commands.remove(&number) {
                         let _ = waits.send(result);
                     }
                 }
@@ -386,7 +390,12 @@ impl Node {
                 LoopEvent::State(state) => {
                     let mut known = self.state();
                     known.loops[number as usize] = state;
-                    known.looking.remove(&number).into_iter().flatten().for_each(|waits| _ = waits.send(()));
+                    known
+                        .state_requests
+                        .remove(&number)
+                        .into_iter()
+                        .flatten()
+                        .for_each(|waits| _ = waits.send(()));
                 }
                 LoopEvent::Ended => return,
             }
@@ -407,35 +416,35 @@ impl Node {
         }
     }
 
-    /// What the loops do, as they say now. Whether all have said so in time.
-    pub(crate) async fn look_at_loops(&self) -> bool {
+    /// Has all loops report their state. Whether all did so within 2 s.
+    pub(crate) async fn refresh_loops(&self) -> bool {
         let mut all = true;
-        for (number, orders) in (0..).zip(&self.0.loops) {
+        for (number, commands) in (0..).zip(&self.0.loops) {
             let (answer, answered) = oneshot::channel();
-            self.state().looking.entry(number).or_default().push(answer);
-            orders.give(LoopCommand::ReportState);
+            self.state().state_requests.entry(number).or_default().push(answer);
+            commands.give(LoopCommand::ReportState);
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
         all
     }
 
-    /// Gives an order that a person has decided, and waits for what becomes of it. Nothing, if that is not known in time.
-    pub(crate) async fn order(
+    /// Gives a volume a command of an operator, and waits for the result. `None` if the result is not known within 20 s.
+    pub(crate) async fn command(
         &self,
         volume: u64,
-        order: loadline_san_core::volume::Order,
-    ) -> Option<Result<(), OrderError>> {
+        command: loadline_san_core::volume::VolumeCommand,
+    ) -> Option<Result<(), CommandError>> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut state = self.state();
-            state.orders += 1;
-            let number = state.orders;
-            state.ordered.insert(number, answer);
+            state.commands += 1;
+            let number = state.commands;
+            state.pending_commands.insert(number, answer);
             number
         };
-        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, order));
+        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, command));
         let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
-        self.state().ordered.remove(&number);
+        self.state().pending_commands.remove(&number);
         answered.ok()?.ok()
     }
 
@@ -448,8 +457,8 @@ impl Node {
     }
 }
 
-/// How long loops look before they sleep. Where each has a core, and one more is left for those who ask, looking is cheaper
-/// than to be woken; elsewhere it takes the core from who would do what is looked for.
+/// How long loops poll before they sleep. If each loop has a core, and one more is left for clients, polling is cheaper
+/// than being woken; otherwise polling takes the core from the thread whose work is polled for.
 fn spin(said: Option<u64>, loops: u32) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spare = cores > loops as usize;
@@ -486,8 +495,8 @@ fn start_loop(
     options: LoopOptions,
     report: tokio::sync::mpsc::UnboundedSender<(u32, LoopEvent)>,
 ) -> Result<LoopSender, NodeError> {
-    let (orders, receiver) = EventLoop::commands()?;
-    let for_loop = (orders.clone(), receiver);
+    let (commands, receiver) = EventLoop::commands()?;
+    let for_loop = (commands.clone(), receiver);
     let (made, is_made) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("loop-{}", options.number)).stack_size(STACK);
     thread.spawn(move || {
@@ -506,7 +515,7 @@ fn start_loop(
         let _ = report.send((number, LoopEvent::Ended));
     })?;
     match is_made.recv().unwrap_or(None) {
-        None => Ok(orders),
+        None => Ok(commands),
         Some(error) => Err(error.into()),
     }
 }
@@ -517,7 +526,7 @@ mod tests {
 
     #[test]
     fn a_configuration_that_went_back_is_not_believed_whatever_comes_after() {
-        let mut state = State::default();
+        let mut state = NodeState::default();
         for (was, is, believed) in [(0, 5, true), (5, 5, true), (5, 4, false), (5, 9, false), (9, 10, false)]
         {
             assert_eq!(state.goes_on(was, is).is_ok(), believed, "{was} {is}");
@@ -526,7 +535,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {
-        let mut state = State::default();
+        let mut state = NodeState::default();
         for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
             state.learn(Catalog { revision, ..Catalog::default() });
             assert_eq!(state.catalog.revision, known);

@@ -22,9 +22,9 @@ pub struct NodeSettings {
     pub cluster: StoreUrl,
     /// A folder of its own, for its socket.
     pub folder: PathBuf,
-    /// How long a thread of the data path looks for what comes before it sleeps, microseconds. If nothing is said: not at all
-    /// where these threads have not each a core, and one more is left. While a device is at work it is four times as long, and
-    /// everybody else has the core first.
+    /// How long a thread of the data path polls before it sleeps, in microseconds. The default is 50, or 0 if there is not a
+    /// core for each of these threads and one more. While a device is at work a thread polls four times as long, and yields the
+    /// core to other threads first.
     #[serde(default)]
     pub spin_us: Option<u64>,
     /// How long a client's request waits, in seconds, while its volume is not served; then the client is disconnected. 60 if

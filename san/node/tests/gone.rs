@@ -1,4 +1,4 @@
-//! Clients that have gone while nobody listened to them, and clients that wait.
+//! Clients that have gone while they were not read, and clients that wait.
 
 #[path = "common/client.rs"]
 mod client;

@@ -399,7 +399,7 @@ pub enum Role {
     Capacity,
 }
 
-/// Who uses a chunk.
+/// The user of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkUse {
     /// The replica.
@@ -468,7 +468,7 @@ pub fn encode_use(of: Option<&ChunkUse>, device: DeviceId, chunk: u32) -> Result
     Ok(out)
 }
 
-/// Who uses this chunk of this device, as the sector at the beginning of these bytes says. None: it is free, or nothing
+/// The user of this chunk of this device, as the sector at the beginning of these bytes says. None: it is free, or nothing
 /// was ever said of it.
 pub fn decode_use(bytes: &[u8], device: DeviceId, chunk: u32) -> Result<Option<ChunkUse>, DiskFault> {
     let (fields, rest) = match CHUNK.open::<ChunkBytes>(bytes) {

@@ -26,11 +26,11 @@ use crate::to_replica::ToReplicaBody;
 pub struct Frame<'a> {
     /// The header of the frame.
     pub header: &'a Header,
-    /// Who says what.
+    /// The sender and its message.
     pub body: Body<'a>,
 }
 
-/// Who says what.
+/// The sender and its message.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// An owner, to a replica.

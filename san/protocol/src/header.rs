@@ -35,7 +35,7 @@ const _: () = assert!(MOST_BODY == 41_943_104 && MOST_PAYLOAD == 33_554_432);
 const _: () = assert!(64 + MOST_RANGES * size_of::<RangeBytes>() <= MOST_BODY);
 const _: () = assert!(64 + MOST_DATA_BLOCKS as usize * size_of::<U32>() <= MOST_BODY);
 
-/// A cluster. Nodes of different clusters do not talk, whatever their ids are.
+/// A cluster. Nodes of different clusters do not exchange messages, whatever their ids are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u128);
 
@@ -226,7 +226,7 @@ pub(crate) fn empty(kind: Kind, bytes: &[u8]) -> Result<(), DecodeError> {
     if bytes.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// A body with a table behind it, as long as the rest is. Who calls checks that it may have so many.
+/// A body with a table behind it, as long as the rest is. The caller checks that it may have so many.
 pub(crate) fn with_table<B: Wire, T: Wire>(kind: Kind, bytes: &[u8]) -> Result<(&B, &[T]), DecodeError> {
     let count = bytes.len().saturating_sub(size_of::<B>()) / size_of::<T>();
     let right = (size_of::<B>() + count * size_of::<T>()) as u64;

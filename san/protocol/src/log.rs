@@ -35,7 +35,7 @@ const _: () = assert!(FIXED == 116);
 /// Where the checksum of the first sector begins to count: behind itself.
 const COVERED: usize = 12;
 const SEQUENCED: u16 = 1;
-const BESIDE: u16 = 2;
+const OUT_OF_BAND: u16 = 2;
 const COMMIT_POINT: u16 = 3;
 const WRAP: u16 = 4;
 
@@ -62,12 +62,12 @@ pub struct LogHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
     /// CRC32C of the log's key (8 bytes, little-endian), then of the first sector from here on. The key is chosen at random
-    /// when the replica is made, and nobody who writes data knows it: what a guest writes, an image of another log for one, is
+    /// when the replica is made, and no writer of data knows it: what a guest writes, an image of another log for one, is
     /// never taken for a record.
     pub crc: U32,
     /// [`LOG_VERSION`].
     pub version: U16,
-    /// 1: an entry of the sequence. 2: one beside it. 3: only a commit point. 4: a commit point, and the log goes on at the ring's beginning.
+    /// 1: an entry of the sequence. 2: an out-of-band entry. 3: only a commit point. 4: a commit point, and the log goes on at the ring's beginning.
     /// In the last two position and entry are zeroes.
     pub kind: U16,
     /// Bytes of the record: header, checksums, data.
@@ -115,7 +115,7 @@ pub struct LogRecord {
     pub what: Recorded,
 }
 
-/// What a record brings beside a commit point.
+/// The content of a record besides its commit point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// An entry.
@@ -313,7 +313,7 @@ pub fn encode(
             head.position = (*position).into();
             head.entry = entry.into();
             head.entry.check()?;
-            if *sequenced { SEQUENCED } else { BESIDE }
+            if *sequenced { SEQUENCED } else { OUT_OF_BAND }
         }
     };
     head.kind = kind.into();

@@ -6,7 +6,7 @@ use loadline_san_core::history::{Claim, History, MOST_CLAIMS};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
 use loadline_san_core::layout::MOST_BLOCKS;
 use loadline_san_core::map::Allocated;
-use loadline_san_core::message::{Entry, Job, Mention, Payload, Progress, Promise, What};
+use loadline_san_core::message::{Entry, EntryOp, Job, Mention, Payload, Progress, Promise};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -140,27 +140,27 @@ pub struct EntryBytes {
 
 impl<D> From<&Entry<D>> for EntryBytes {
     fn from(entry: &Entry<D>) -> Self {
-        let what = match entry.what {
-            What::Open => OPEN,
-            What::Data(_) => DATA,
-            What::Zeroes => ZEROES,
-            What::Trim => TRIM,
+        let op = match entry.op {
+            EntryOp::Open => OPEN,
+            EntryOp::Data(_) => DATA,
+            EntryOp::Zeroes => ZEROES,
+            EntryOp::Trim => TRIM,
         };
-        Self { block: entry.block.into(), blocks: entry.blocks.into(), what: what.into() }
+        Self { block: entry.block.into(), blocks: entry.blocks.into(), what: op.into() }
     }
 }
 
 impl EntryBytes {
     /// As core has it; asks for the data if it has some.
     pub fn get<D>(&self, data: impl FnOnce() -> D) -> Entry<D> {
-        let what = match self.what.get() {
-            OPEN => What::Open,
-            DATA => What::Data(Payload { data: data(), first: 0 }),
-            ZEROES => What::Zeroes,
+        let op = match self.what.get() {
+            OPEN => EntryOp::Open,
+            DATA => EntryOp::Data(Payload { data: data(), first: 0 }),
+            ZEROES => EntryOp::Zeroes,
             // There is no other: it was checked when it was decoded.
-            _ => What::Trim,
+            _ => EntryOp::Trim,
         };
-        Entry { block: self.block.get(), blocks: self.blocks.get(), what }
+        Entry { block: self.block.get(), blocks: self.blocks.get(), op }
     }
 
     /// How many blocks of data belong to it.
@@ -299,9 +299,9 @@ pub struct ProgressBytes {
     pub received: U64,
     /// Durably up to this one.
     pub durable: U64,
-    /// It has everything beside the sequence up to this number.
+    /// It has received all out-of-band entries up to this number.
     pub out_of_band_received: U64,
-    /// What is durable beside the sequence, up to this number.
+    /// All out-of-band entries up to this number are durable.
     pub out_of_band_durable: U64,
     /// 1: it has returned in this session. 2: something is missing. 4: its device is full.
     pub flags: U32,
@@ -346,7 +346,7 @@ impl Wire for ProgressBytes {
             count("a sequence number", sequence)?;
         }
         for out_of_band in [self.out_of_band_received, self.out_of_band_durable] {
-            count("a number beside the sequence", out_of_band)?;
+            count("a number of out-of-band entries", out_of_band)?;
         }
         require(
             self.flags.get() <= RETURNED | GAP | FULL,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::layout::{Layout, LayoutError, MOST_BLOCKS};
-use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_core::record::{Departed, Group, Record, RecordState};
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -190,8 +190,8 @@ pub fn encode(record: &Record) -> Result<Vec<u8>, RecordFault> {
             ..Begin::new_zeroed()
         },
         state: match record.state {
-            State::TakingOver => TAKING_OVER,
-            State::Active => ACTIVE,
+            RecordState::TakingOver => TAKING_OVER,
+            RecordState::Active => ACTIVE,
         }
         .into(),
         epoch: record.epoch.0.into(),
@@ -289,7 +289,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
         epoch: Epoch(head.epoch.get()),
         made_by: ProposalId { by: owner(head.by_node, head.by_incarnation), number: head.proposal.get() },
         owner: owner(head.owner_node, head.owner_incarnation),
-        state: if head.state.get() == ACTIVE { State::Active } else { State::TakingOver },
+        state: if head.state.get() == ACTIVE { RecordState::Active } else { RecordState::TakingOver },
         attachment: head.attachment.get(),
         fence: head.fence.get(),
         lease_ns: head.lease_ns.get(),

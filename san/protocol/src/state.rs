@@ -39,9 +39,9 @@ const STATE: Kind =
     Kind { what: "the page of a replica", magic: STATE_MAGIC, version: STATE_VERSION, bytes: PAGE };
 const BESIDE: &str = "what lies beside the page of a replica";
 
-/// What a replica keeps of itself.
+/// The durable state of a replica, apart from its log and its extents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct ReplicaState {
     /// How often it was written, from 1.
     pub version: u64,
     /// The volume.
@@ -56,7 +56,7 @@ pub struct State {
     pub key: u64,
     /// The device that its extents are on.
     pub capacity: DeviceId,
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: Promise,
     /// Up to here the group's entries are acknowledged. The log may know more.
     pub commit_point: Position,
@@ -70,9 +70,9 @@ pub struct State {
     pub tail: Tail,
     /// Records up to this number were durable when this was written.
     pub durable: u64,
-    /// The last of the sequence before the record of number [`State::end_before`], as far as no record tells it.
+    /// The last of the sequence before the record of number [`ReplicaState::end_before`], as far as no record tells it.
     pub end: Position,
-    /// See [`State::end`].
+    /// See [`ReplicaState::end`].
     pub end_before: u64,
     /// What returns have dropped, oldest first; at most [`MOST_TRUNCATIONS`].
     pub truncations: Vec<Truncation>,
@@ -273,7 +273,7 @@ impl Wire for StateBytes {
     }
 }
 
-impl State {
+impl ReplicaState {
     /// As bytes, for either of the two places.
     pub fn encode(&self) -> Result<[u8; PAGE], FieldError> {
         let (truncations, holes) = (self.truncations.len(), self.holes.len());
@@ -325,7 +325,7 @@ impl State {
     }
 
     /// What the page at the beginning of these bytes says.
-    pub fn decode(bytes: &[u8]) -> Result<State, DiskFault> {
+    pub fn decode(bytes: &[u8]) -> Result<ReplicaState, DiskFault> {
         let (fields, rest) = STATE.open::<StateBytes>(bytes)?;
         fields.check()?;
         // Both are there: the page has room for the most of them.
@@ -336,7 +336,7 @@ impl State {
         let mut before = None;
         holes.iter().try_for_each(|hole| follows_hole(&mut before, hole))?;
         padding(rest)?;
-        Ok(State {
+        Ok(ReplicaState {
             version: fields.version.get(),
             volume: VolumeId(fields.volume.get()),
             group: GroupIndex(fields.group.get()),

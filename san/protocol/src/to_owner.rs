@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::Map;
-use loadline_san_core::message::{Content, Corrupt, FromReplica, Payload, Report, ToOwner};
+use loadline_san_core::message::{Content, Corrupt, FromReplica, Payload, SealReport, ToOwner};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -131,7 +131,7 @@ impl Wire for MappedBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ProbedBody {
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: PromiseBytes,
     /// Nanoseconds since it last granted a lease or was asked to be sealed.
     pub quiet_ns: U64,
@@ -282,7 +282,7 @@ impl<'a> ToOwnerBody<'a> {
     pub fn message<D>(&self, data: impl FnOnce() -> D) -> ToOwner<D> {
         match self {
             Self::Welcome(progress) => ToOwner::Welcome(progress.get()),
-            Self::Sealed(body, above) => ToOwner::Sealed(Report {
+            Self::Sealed(body, above) => ToOwner::Sealed(SealReport {
                 commit_point: body.commit_point.get(),
                 end: body.end.get(),
                 full: body.full == 1,
@@ -346,7 +346,7 @@ pub fn encode_to_owner<'m, D>(
             frame.part(&ProgressBytes::from(progress))?;
             Ok(Kind::Welcome)
         }
-        ToOwner::Sealed(Report { commit_point, end, full, above }) => {
+        ToOwner::Sealed(SealReport { commit_point, end, full, above }) => {
             mentions(above.len())?;
             let full = u32::from(*full).into();
             frame.part(&SealedBody { commit_point: (*commit_point).into(), end: (*end).into(), full })?;

@@ -2,7 +2,7 @@
 
 use loadline_san_core::ids::{Epoch, Sequence};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromOwner, Payload, ToReplica, What};
+use loadline_san_core::message::{EntryOp, FromOwner, Payload, ToReplica};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -48,7 +48,7 @@ pub struct OutOfBandBody {
 
 impl Wire for OutOfBandBody {
     fn check(&self) -> Result<(), FieldError> {
-        number("the number of an entry beside the sequence", self.number)?;
+        number("the number of an out-of-band entry", self.number)?;
         self.position.check()?;
         self.entry.check()
     }
@@ -346,7 +346,7 @@ pub fn encode_to_replica<'m, D>(
         ToReplica::Entry { ownership, sequence, commit_point, entry } => {
             let position = PositionBytes { ownership: ownership.0.into(), sequence: sequence.0.into() };
             frame.part(&EntryBody { position, commit_point: commit_point.0.into(), entry: entry.into() })?;
-            if let What::Data(payload) = &entry.what {
+            if let EntryOp::Data(payload) = &entry.op {
                 frame.checksums(checksums(payload), entry.blocks as usize)?;
             }
             Ok(Kind::Entry)
@@ -354,7 +354,7 @@ pub fn encode_to_replica<'m, D>(
         ToReplica::OutOfBand { number, position, entry } => {
             let (number, position) = ((*number).into(), (*position).into());
             frame.part(&OutOfBandBody { number, position, entry: entry.into() })?;
-            if let What::Data(payload) = &entry.what {
+            if let EntryOp::Data(payload) = &entry.op {
                 frame.checksums(checksums(payload), entry.blocks as usize)?;
             }
             Ok(Kind::OutOfBand)

@@ -12,9 +12,9 @@ use loadline_san_core::ids::{
 use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::{
-    Content, Entry, FromOwner, FromReplica, Job, Mention, Payload, Report, ToOwner, ToReplica, What,
+    Content, Entry, EntryOp, FromOwner, FromReplica, Job, Mention, Payload, SealReport, ToOwner, ToReplica,
 };
-use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_core::record::{Departed, Group, Record, RecordState};
 use loadline_san_protocol::field::{MOST_COUNT, MOST_DATA_BLOCKS};
 use loadline_san_protocol::header::{HEADER, MOST_FRAME, MOST_MENTIONS, MOST_PAYLOAD, MOST_RANGES};
 use loadline_san_protocol::log::{
@@ -207,18 +207,18 @@ fn what_could_not_be_read_is_not_written() {
         assert_eq!(out, [1, 2, 3], "what was there stays, and nothing is added");
         error
     };
-    let entry = |block, blocks, what| ToReplica::Entry {
+    let entry = |block, blocks, op| ToReplica::Entry {
         ownership: Epoch(1),
         sequence: Sequence(1),
         commit_point: Sequence(0),
-        entry: Entry { block, blocks, what },
+        entry: Entry { block, blocks, op },
     };
-    let data = |blocks| What::Data(Payload { data: vec![0; blocks], first: 0 });
-    refused(entry(0, 1, What::Open));
-    refused(entry(1, 0, What::Open));
-    refused(entry(0, 0, What::Zeroes));
-    refused(entry(MOST_BLOCKS, 1, What::Trim));
-    refused(entry(u64::MAX, 1, What::Trim));
+    let data = |blocks| EntryOp::Data(Payload { data: vec![0; blocks], first: 0 });
+    refused(entry(0, 1, EntryOp::Open));
+    refused(entry(1, 0, EntryOp::Open));
+    refused(entry(0, 0, EntryOp::Zeroes));
+    refused(entry(MOST_BLOCKS, 1, EntryOp::Trim));
+    refused(entry(u64::MAX, 1, EntryOp::Trim));
     refused(entry(0, 2, data(1)));
     refused(entry(0, MOST_DATA_BLOCKS + 1, data(MOST_DATA_BLOCKS as usize + 1)));
     refused(ToReplica::Return { ownership: Epoch(1), from: Sequence(0), empty: false });
@@ -229,7 +229,7 @@ fn what_could_not_be_read_is_not_written() {
     refused(ToReplica::Map { job, block: MOST_BLOCKS, blocks: 1 });
     refused(ToReplica::Fetch { job, number: MOST_COUNT + 1 });
     let sequence = Sequence(0);
-    let open = Entry { block: 0, blocks: 0, what: What::Open };
+    let open = Entry { block: 0, blocks: 0, op: EntryOp::Open };
     refused(ToReplica::Entry { ownership: Epoch(1), sequence, commit_point: sequence, entry: open });
 
     let mut out = Vec::new();
@@ -256,11 +256,16 @@ fn the_longest_messages_fit_and_longer_ones_are_refused() {
     let mention = Mention {
         number: 1,
         position: Position::START,
-        entry: Entry { block: 0, blocks: 1, what: What::Zeroes },
+        entry: Entry { block: 0, blocks: 1, op: EntryOp::Zeroes },
     };
     let report = |count| {
         let above = vec![mention.clone(); count];
-        ToOwner::Sealed(Report { commit_point: Position::START, end: Position::START, full: false, above })
+        ToOwner::Sealed(SealReport {
+            commit_point: Position::START,
+            end: Position::START,
+            full: false,
+            above,
+        })
     };
     let list = |count| ToOwner::Listed { after: Position::START, ranges: vec![1..2; count] };
     let answer = |count| ToOwner::Data {
@@ -292,14 +297,14 @@ fn hex(bytes: &[u8]) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// Whoever changes a format raises its version, and then this.
+/// A change of a format raises its version, and then this.
 #[test]
 fn the_formats_do_not_change_unseen() {
     let entry = ToReplica::Entry {
         ownership: Epoch(8),
         sequence: Sequence(5),
         commit_point: Sequence(4),
-        entry: Entry { block: 6, blocks: 1, what: What::Data(Payload { data: vec![0xabcd], first: 0 }) },
+        entry: Entry { block: 6, blocks: 1, op: EntryOp::Data(Payload { data: vec![0xabcd], first: 0 }) },
     };
     let frame = Message::ToReplica(from_owner(9), entry).bytes();
     assert_eq!(hex(&frame), FRAME);
@@ -314,7 +319,7 @@ fn the_formats_do_not_change_unseen() {
     assert_eq!(hex(&Message::ToOwner(from, mapped).bytes()), MAPPED);
 
     let position = Position { ownership: Epoch(8), sequence: Sequence(5) };
-    let entry = Entry { block: 6, blocks: 1, what: What::Data(Payload { data: (), first: 0 }) };
+    let entry = Entry { block: 6, blocks: 1, op: EntryOp::Data(Payload { data: (), first: 0 }) };
     let record = LogRecord {
         replica: REPLICA,
         group: GROUP,
@@ -339,7 +344,7 @@ fn the_formats_do_not_change_unseen() {
         epoch: Epoch(9),
         made_by: ProposalId { by, number: 3 },
         owner: by,
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 1,
         lease_ns: 2_000_000_000,

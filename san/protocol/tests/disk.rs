@@ -6,7 +6,7 @@ mod common;
 use std::ops::Range;
 
 use common::CLUSTER;
-use common::disk::{CHUNK, DEVICE, HOLDER, OutOfBand, sector, sides, slots, states, superblocks, uses};
+use common::disk::{CHUNK, DEVICE, HOLDER, SideLists, sector, sides, slots, states, superblocks, uses};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::{GroupIndex, MOST_BLOCKS};
 use loadline_san_core::message::Promise;
@@ -18,7 +18,7 @@ use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder, Slot};
 use loadline_san_protocol::state::{
-    Hole, MOST_HOLES, MOST_LISTED, MOST_TOMBSTONES, MOST_TRUNCATIONS, Side, State, Tail, Tombstone,
+    Hole, MOST_HOLES, MOST_LISTED, MOST_TOMBSTONES, MOST_TRUNCATIONS, ReplicaState, Side, Tail, Tombstone,
     Truncation, decode_side, encode_side, side_crc, side_length,
 };
 use proptest::prelude::*;
@@ -70,19 +70,19 @@ proptest! {
     #[test]
     fn a_page_comes_back_as_it_was(state in states()) {
         let bytes = state.encode().unwrap();
-        prop_assert_eq!(State::decode(&bytes), Ok(state));
+        prop_assert_eq!(ReplicaState::decode(&bytes), Ok(state));
     }
 
     #[test]
-    fn what_lies_beside_a_page_comes_back_as_it_was(out_of_band in sides(), more in 0..600usize) {
-        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
+    fn what_lies_beside_a_page_comes_back_as_it_was(lists in sides(), more in 0..600usize) {
+        let (mut bytes, side) = (lists.bytes(), lists.side());
         let length = side_length(side.ranges, side.tombstones);
         prop_assert_eq!(bytes.len() as u64, length);
         prop_assert!(length.is_multiple_of(512));
-        prop_assert_eq!(length == 0, out_of_band.ranges.is_empty() && out_of_band.tombstones.is_empty());
+        prop_assert_eq!(length == 0, lists.ranges.is_empty() && lists.tombstones.is_empty());
         bytes.resize(bytes.len() + more, 0xdd);
         let (ranges, tombstones) = decode_side(&bytes, &side).unwrap();
-        prop_assert_eq!(OutOfBand { ranges, tombstones }, out_of_band);
+        prop_assert_eq!(SideLists { ranges, tombstones }, lists);
         for got in 0..length as usize {
             let fault = decode_side(&bytes[..got], &side).unwrap_err();
             prop_assert!(is_short(&fault, length as usize, got), "{}", fault);
@@ -220,7 +220,7 @@ proptest! {
     #[test]
     fn a_bit_that_changed_in_a_page_is_seen(superblock in superblocks(), state in states()) {
         each_flip(&superblock.encode().unwrap(), Superblock::decode);
-        each_flip(&state.encode().unwrap(), State::decode);
+        each_flip(&state.encode().unwrap(), ReplicaState::decode);
     }
 }
 
@@ -234,8 +234,8 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_changed_beside_a_page_is_seen(out_of_band in sides()) {
-        let (mut bytes, side) = (out_of_band.bytes(), out_of_band.side());
+    fn a_bit_that_changed_beside_a_page_is_seen(lists in sides()) {
+        let (mut bytes, side) = (lists.bytes(), lists.side());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let found = decode_side(&bytes, &side);
@@ -253,9 +253,9 @@ fn log_use() -> ChunkUse {
     ChunkUse { replica: ReplicaId(77), role: Role::Log, index: 2, of: 4 }
 }
 
-fn state() -> State {
+fn state() -> ReplicaState {
     let at = |ownership, sequence| Position { ownership: Epoch(ownership), sequence: Sequence(sequence) };
-    State {
+    ReplicaState {
         version: 12,
         volume: VolumeId(7),
         group: GroupIndex(3),
@@ -290,7 +290,7 @@ fn used_slot() -> Slot {
 fn every_format_tells_what_it_cannot_take() {
     as_every_format(&superblock().encode().unwrap(), Superblock::decode);
     as_every_format(&encode_use(Some(&log_use()), DEVICE, CHUNK).unwrap(), |b| decode_use(b, DEVICE, CHUNK));
-    as_every_format(&state().encode().unwrap(), State::decode);
+    as_every_format(&state().encode().unwrap(), ReplicaState::decode);
     as_every_format(&sector(Some(&used_slot()), HOLDER), |bytes| slot::decode(bytes, HOLDER, 64));
     as_every_format(&sector(None, HOLDER), |bytes| slot::decode(bytes, HOLDER, 64));
 }
@@ -299,7 +299,7 @@ fn every_format_tells_what_it_cannot_take() {
 fn zeroes_are_blank() {
     let page = [0; PAGE];
     assert_eq!(Superblock::decode(&page), Err(DiskFault::Blank));
-    assert_eq!(State::decode(&page), Err(DiskFault::Blank));
+    assert_eq!(ReplicaState::decode(&page), Err(DiskFault::Blank));
     assert_eq!(decode_use(&page, DEVICE, CHUNK), Ok(None));
     assert_eq!(slot::decode(&page, HOLDER, 64), Ok(None));
     assert_eq!(encode_side(&[], &[]), Ok(Vec::new()));
@@ -404,7 +404,7 @@ fn uses_that_cannot_be_are_refused() {
 
 #[test]
 fn pages_that_cannot_be_are_refused() {
-    let refused = |change: &dyn Fn(&mut State)| {
+    let refused = |change: &dyn Fn(&mut ReplicaState)| {
         let mut state = state();
         change(&mut state);
         state.encode().unwrap_err().what
@@ -448,7 +448,7 @@ fn pages_that_cannot_be_are_refused() {
     most.holes = (0..=MOST_HOLES as u64).map(hole).collect();
     assert_eq!(most.encode().unwrap_err().what, "the number of holes");
     most.holes.pop();
-    assert_eq!(State::decode(&most.encode().unwrap()), Ok(most));
+    assert_eq!(ReplicaState::decode(&most.encode().unwrap()), Ok(most));
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn what_cannot_be_beside_a_page_is_refused() {
     let many: Vec<_> = (0..=u64::from(MOST_TOMBSTONES)).map(|at| dead(at..at + 1, 1)).collect();
     assert_eq!(buried(&many), "the tombstones beside a page");
 
-    let most = OutOfBand { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
+    let most = SideLists { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
     let (bytes, side) = (most.bytes(), most.side());
     assert_eq!(bytes.len(), 640 << 10);
     assert_eq!(decode_side(&bytes, &side), Ok((most.ranges, most.tombstones)));
@@ -495,7 +495,7 @@ fn faults_say_what_and_what_to_do() {
     let text = decode_use(&bytes, DeviceId(0xd2), 7).unwrap_err().to_string();
     assert!(text.contains("chunk 6 of device d00000000000000d1"), "{text}");
     assert!(text.contains("chunk 7 of d00000000000000d2"), "{text}");
-    let text = State::decode(&bytes).unwrap_err().to_string();
+    let text = ReplicaState::decode(&bytes).unwrap_err().to_string();
     assert_eq!(text, "the page of a replica ends after 512 bytes, and needs 4096: read more");
 }
 
@@ -505,7 +505,7 @@ fn hex(bytes: &[u8]) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// Whoever changes a format raises its version, and then this.
+/// A change of a format raises its version, and then this.
 #[test]
 fn the_formats_do_not_change_unseen() {
     assert_eq!(hex(&superblock().encode().unwrap()), SUPERBLOCK);

@@ -222,7 +222,7 @@ fn everything() -> Vec<String> {
         "frame: the blocks of an entry with data",
         "frame: the end of a range of blocks",
         "frame: the number of an entry",
-        "frame: the number of an entry beside the sequence",
+        "frame: the number of an out-of-band entry",
         "frame: the number of an entry in a log",
         "frame: the first entry that a replica will get",
         "frame: whether a replica forgets everything",
@@ -241,7 +241,7 @@ fn everything() -> Vec<String> {
         "frame: an ownership",
         "frame: a sequence number",
         "frame: a commit point",
-        "frame: a number beside the sequence",
+        "frame: a number of out-of-band entries",
         "frame: the length of a body",
         "frame: the length of a payload",
         "record: the version",
@@ -334,7 +334,7 @@ impl Corpus {
     }
 }
 
-/// Bytes that nobody has said.
+/// Bytes that no encoder makes.
 fn noise(corpus: &Corpus, format: Format, random: &mut Random) -> Vec<u8> {
     let most = if random.one_in(4) { 4096 } else { 200 };
     let length = random.below(most);

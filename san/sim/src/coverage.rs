@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use loadline_san_core::message::{ToOwner, ToReplica};
-use loadline_san_core::volume::{Order, Status};
+use loadline_san_core::volume::{Status, VolumeCommand};
 
 /// Counts of what a run, or several, went through. Each count has a kind and a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
             "entry, its data put off"
         }
         ToReplica::Entry { .. } => "entry",
-        ToReplica::OutOfBand { .. } => "beside",
+        ToReplica::OutOfBand { .. } => "out_of_band",
         ToReplica::Heartbeat { .. } => "heartbeat",
         ToReplica::Read { .. } => "read",
         ToReplica::Map { .. } => "map",
@@ -109,12 +109,12 @@ pub(crate) fn name_of_answer<D>(answer: &ToOwner<D>) -> &'static str {
     }
 }
 
-pub(crate) fn name_of_order(order: &Order) -> &'static str {
-    match order {
-        Order::Add { .. } => "add",
-        Order::Forget { .. } => "forget",
-        Order::Remove { .. } => "remove",
-        Order::Grow { .. } => "grow",
-        Order::Recover { .. } => "recover",
+pub(crate) fn name_of_command(command: &VolumeCommand) -> &'static str {
+    match command {
+        VolumeCommand::Add { .. } => "add",
+        VolumeCommand::Forget { .. } => "forget",
+        VolumeCommand::Remove { .. } => "remove",
+        VolumeCommand::Grow { .. } => "grow",
+        VolumeCommand::Recover { .. } => "recover",
     }
 }

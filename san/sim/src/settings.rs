@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::Layout;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 
 use crate::rng::Rng;
 use crate::time::MS;
@@ -47,7 +47,7 @@ pub struct Settings {
     /// Faults come where they hurt: once in so many chances. 0: never.
     pub steer: u64,
     /// Replicas are added, replaced, removed, the volume grows.
-    pub orders: bool,
+    pub commands: bool,
     /// Something stays broken at the end.
     pub lasting: bool,
     /// Devices have room for a part of the volume.
@@ -89,7 +89,7 @@ impl Settings {
             disks: !rng.chance(4),
             config: !rng.chance(4),
             steer: [0, 4, 12, 40][rng.index(4)],
-            orders: rng.chance(2),
+            commands: rng.chance(2),
             lasting: rng.chance(2),
             tight: rng.chance(10),
             restores: rng.chance(3),
@@ -126,7 +126,7 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         epoch: Epoch(1),
         made_by: ProposalId { by: nobody, number: 0 },
         owner: nobody,
-        state: State::TakingOver,
+        state: RecordState::TakingOver,
         attachment: 0,
         fence: 0,
         lease_ns: Settings::LEASE,

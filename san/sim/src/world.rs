@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
-use loadline_san_core::record::{Record, State};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::replica::{self, Replica};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{self, Event, RequestId, Times, Volume};
@@ -119,8 +119,8 @@ pub(crate) struct Process {
     pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// Its clients may ask.
     pub(crate) let_in: bool,
-    /// The order that it was given last.
-    pub(crate) ordered: &'static str,
+    /// The command that it received last.
+    pub(crate) last_command: &'static str,
     /// Stores whose next step is in the queue.
     pub(crate) stepping: BTreeSet<ReplicaId>,
 }
@@ -489,8 +489,14 @@ impl World {
         if self.settings.watch {
             volume.step(now, Event::Watch(true), &mut Vec::new());
         }
-        self.nodes[node].process =
-            Some(Process { life, volume, replicas, let_in: false, ordered: "", stepping: BTreeSet::new() });
+        self.nodes[node].process = Some(Process {
+            life,
+            volume,
+            replicas,
+            let_in: false,
+            last_command: "",
+            stepping: BTreeSet::new(),
+        });
         self.say(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -580,6 +586,6 @@ pub(crate) fn show(record: &Record) -> String {
         format!("[{} | {}]", members.join(" "), gone.join(" "))
     });
     let ProposalId { by, number } = record.made_by;
-    let state = if record.state == State::Active { "active" } else { "taking over" };
+    let state = if record.state == RecordState::Active { "active" } else { "taking over" };
     format!("e{} {} {state} {} (by {by}#{number})", record.epoch.0, record.owner, sets.collect::<String>())
 }

@@ -32,12 +32,12 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
     });
     let seen = seen.into_inner().unwrap();
     let wanted = [
-        ("message", "hello seal entry beside heartbeat read fetch return changed joined release probe"),
+        ("message", "hello seal entry out_of_band heartbeat read fetch return changed joined release probe"),
         ("answer", "welcome sealed durable data listed changed refused stranger failed probed"),
         ("process", "starts kill pause"),
         ("disk", "fails corrupts hangs"),
         ("client", "read write trim flush acknowledged refused detached"),
-        ("order", "add forget remove grow"),
+        ("command", "add forget remove grow"),
     ];
     for (kind, names) in wanted {
         for name in names.split(' ') {

@@ -6,7 +6,7 @@ use loadline_san_core::ids::Epoch;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::{SECTOR, block_crc};
 use loadline_san_protocol::slot::BlockState;
-use loadline_san_protocol::state::State;
+use loadline_san_protocol::state::ReplicaState;
 
 use crate::io::{Area, Data, Disk, IoFault, Sector};
 use crate::log::Kind;
@@ -85,7 +85,7 @@ pub struct Checked {
 
 impl<D: Data> Store<D> {
     /// What the replica keeps of itself.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ReplicaState {
         &self.meta.state
     }
 

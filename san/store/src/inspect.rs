@@ -7,7 +7,7 @@ use loadline_san_core::message::Mention;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::io::Data;
-use crate::store::read::Found;
+use crate::store::read::BlockSource;
 use crate::store::scrub::Scrubbed;
 use crate::store::{Current, Health, Identity, Store};
 
@@ -86,7 +86,7 @@ impl<D: Data> Store<D> {
     }
 
     /// What a block has now.
-    pub fn look_up(&self, block: u64) -> Found {
+    pub fn look_up(&self, block: u64) -> BlockSource {
         self.find(block)
     }
 
@@ -99,7 +99,7 @@ impl<D: Data> Store<D> {
         (0..self.meta.state.blocks).filter(has_data)
     }
 
-    /// What has come of looking through the extents.
+    /// The results of scrubbing the extents.
     pub fn scrubbed(&self) -> Scrubbed {
         self.scrub.scrubbed
     }
@@ -137,13 +137,13 @@ impl<D: Data> Store<D> {
         self.why.as_deref()
     }
 
-    /// So many bytes of the extents are looked through in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): who has several stores
+    /// So many bytes of the extents are scrubbed in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): a caller with several stores
     /// on a device shares out what it can bear.
     pub fn scrub_at(&mut self, bytes: u64) {
         self.settings.scrub = bytes;
     }
 
-    /// Looking through the extents begins anew, at the first.
+    /// The scrub begins anew, at the first.
     pub fn scrub_anew(&mut self) {
         self.scrub.begin_anew();
     }
@@ -154,7 +154,7 @@ impl<D: Data> Store<D> {
     }
 
     /// So much of what comes from now on is kept in memory until it is destaged
-    /// ([`Settings::held`](crate::store::Settings::held)): who has no memory to spare lets it keep nothing.
+    /// ([`Settings::held`](crate::store::Settings::held)): without memory to spare, let it keep nothing.
     pub fn hold(&mut self, bytes: u64) {
         self.settings.held = bytes;
     }

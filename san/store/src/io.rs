@@ -1,6 +1,6 @@
 //! What a store asks of its devices, and what they answer.
 //!
-//! A store never does I/O while it serves: it hands out [`Ask`]s, and is told by a [`Done`] for each. Who drives it may
+//! A store never does I/O while it serves: it hands out [`IoRequest`]s, and gets a [`Done`] for each. The driver may
 //! carry them out in any order and complete them in any order. Only to format, open and check it uses a [`Disk`], which
 //! waits.
 
@@ -63,7 +63,7 @@ pub trait Data: Clone {
     /// The checksum of the block of this index, taken when the data came to be (`loadline_san_protocol::log::block_crc`).
     fn checksum(&self, index: u32, of: Address) -> u32;
 
-    /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nobody else refers
+    /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nothing else refers
     /// to it yet.
     fn take_checksum(&mut self, index: u32, of: Address) -> u32;
 }
@@ -132,9 +132,9 @@ impl<D> Writing<D> {
     }
 }
 
-/// What a store wants done.
+/// An I/O request of a store to its devices.
 #[derive(Debug)]
-pub enum Ask<D> {
+pub enum IoRequest<D> {
     /// Read this. → [`Done::Read`]
     Read(Reading),
     /// Write this. → [`Done::Wrote`]
@@ -143,11 +143,11 @@ pub enum Ask<D> {
     Sync(Area),
 }
 
-/// Which ask an answer belongs to.
+/// The number of a request, by which it is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u32);
 
-/// What became of an [`Ask`]. What was handed out comes back, so that it is used again.
+/// The completion of an [`IoRequest`]. What was handed out comes back, so that it is used again.
 #[derive(Debug)]
 pub enum Done<D> {
     /// What was read.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`store`] | a store while it serves; what it does is in modules of its own: append, [`read`], destage, growth, [`scrub`] |
 //! | [`open`] | how one is made, and found again: the log that was left is replayed |
-//! | [`space`] | a device, and who has which part of it |
+//! | [`space`] | a device, and the users of its parts |
 //! | [`check`] | a stopped one, looked at and checked |
 //! | [`inspect`] | what can be seen of one |
 //! | [`io`] | what a store asks of its devices, and what they answer |

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::Position;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::message::{Entry, Mention, Payload, What};
+use loadline_san_core::message::{Entry, EntryOp, Mention, Payload};
 use loadline_san_protocol::log::{SECTOR, header_length};
 
 /// What a record is.
@@ -32,12 +32,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of<D>(what: &What<D>) -> Kind {
-        match what {
-            What::Open => Kind::Open,
-            What::Data(_) => Kind::Data,
-            What::Zeroes => Kind::Zeroes,
-            What::Trim => Kind::Trim,
+    pub(crate) fn of<D>(op: &EntryOp<D>) -> Kind {
+        match op {
+            EntryOp::Open => Kind::Open,
+            EntryOp::Data(_) => Kind::Data,
+            EntryOp::Zeroes => Kind::Zeroes,
+            EntryOp::Trim => Kind::Trim,
         }
     }
 }
@@ -87,16 +87,16 @@ impl Record {
 
     /// As core has it.
     pub(crate) fn mention(&self, number: u64) -> Mention {
-        let what = match self.kind {
-            Kind::Data => What::Data(Payload { data: (), first: 0 }),
-            Kind::Zeroes => What::Zeroes,
-            Kind::Trim => What::Trim,
-            _ => What::Open,
+        let op = match self.kind {
+            Kind::Data => EntryOp::Data(Payload { data: (), first: 0 }),
+            Kind::Zeroes => EntryOp::Zeroes,
+            Kind::Trim => EntryOp::Trim,
+            _ => EntryOp::Open,
         };
         Mention {
             number,
             position: self.position,
-            entry: Entry { block: self.block, blocks: self.blocks, what },
+            entry: Entry { block: self.block, blocks: self.blocks, op },
         }
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! What a map says of a block is what a read would find, the log counted in (rule R10). Blocks that are to be copied here, and those
-//! that did not match their checksums, count as data: then nobody takes them for zeroes.
+//! that did not match their checksums, count as data: then they are not taken for zeroes.
 
 use std::ops::Range;
 

@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use loadline_san_core::ids::{Epoch, Position, ReplicaId};
 use loadline_san_core::message::Promise;
 use loadline_san_core::rule::{Rule, left_out};
-use loadline_san_core::store::Found;
+use loadline_san_core::store::DurableState;
 use loadline_san_protocol::device::{DeviceId, DiskFault};
 use loadline_san_protocol::slot::{self, Holder};
-use loadline_san_protocol::state::{Side, State, Tail};
+use loadline_san_protocol::state::{ReplicaState, Side, Tail};
 use thiserror::Error;
 
 use crate::extents::Extents;
@@ -42,9 +42,9 @@ pub struct NewReplica {
     /// Blocks of data that an owner will have in flight for this group at any time: written, and not acknowledged. All of
     /// them may be in the log, of several owners that have died one after the other, and cannot be destaged.
     pub most_in_flight: u32,
-    /// Random bits that nobody knows who writes data.
+    /// Random bits that no writer of data knows.
     pub key: u64,
-    /// Whom it follows.
+    /// The owner that it follows.
     pub promise: Promise,
 }
 
@@ -129,7 +129,7 @@ pub fn create(
     if places.ring < needed {
         return Err(OpenError::SmallLog { bytes: places.ring, blocks: new.most_in_flight, needed });
     }
-    let state = State {
+    let state = ReplicaState {
         version: 1,
         volume: new.id.volume,
         group: new.id.group,
@@ -241,7 +241,7 @@ pub enum Damage {
     TwoSlots(u64),
 }
 
-/// Finds a replica again. Its devices are opened before, and nobody else has them open.
+/// Finds a replica again. Its devices are opened before, and no other process has them open.
 ///
 /// What it finds damaged it opens too, and says why: nothing is done with it but to salvage it.
 pub fn open<D: Data>(
@@ -250,7 +250,7 @@ pub fn open<D: Data>(
     capacity: &Arc<Mutex<Space>>,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+) -> Result<(Store<D>, DurableState, Vec<Damage>), OpenError> {
     let (mut store, found, damage) = open_read_only(disk, log, capacity, replica, settings)?;
     if !left_out(Rule::R4) {
         disk.sync(Area::Log)?;
@@ -272,7 +272,7 @@ pub fn open_read_only<D: Data>(
     capacity: &Arc<Mutex<Space>>,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Store<D>, Found, Vec<Damage>), OpenError> {
+) -> Result<(Store<D>, DurableState, Vec<Damage>), OpenError> {
     let found = log.lock().expect("nobody panics with it").log_of(replica);
     let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
     let places = Places::new(start, bytes);
@@ -308,7 +308,7 @@ pub fn open_read_only<D: Data>(
     store.held = Held::new(store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
-    let mut found = Found {
+    let mut found = DurableState {
         promise: store.meta.state.promise,
         commit_point: store.known.commit_point,
         epoch: store.known.epoch,

@@ -16,7 +16,8 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_protocol::device::{DiskFault, PAGE};
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::state::{
-    MOST_LISTED, MOST_TOMBSTONES, Side, State, Tombstone, decode_side, encode_side, side_crc, side_length,
+    MOST_LISTED, MOST_TOMBSTONES, ReplicaState, Side, Tombstone, decode_side, encode_side, side_crc,
+    side_length,
 };
 use rangemap::RangeMap;
 
@@ -63,7 +64,7 @@ impl Places {
 pub(crate) struct ReplicaMeta {
     places: Places,
     /// As it is to be written.
-    pub(crate) state: State,
+    pub(crate) state: ReplicaState,
     /// What is to be copied to the replica, since it has dropped what its log had.
     list: RangeSet,
     /// Extents that were freed, with their stamps.
@@ -107,7 +108,11 @@ pub(crate) enum MetaError {
 
 impl ReplicaMeta {
     /// What is kept of a new replica, durably when it returns.
-    pub(crate) fn create(disk: &mut impl Disk, places: Places, state: &State) -> Result<(), MetaError> {
+    pub(crate) fn create(
+        disk: &mut impl Disk,
+        places: Places,
+        state: &ReplicaState,
+    ) -> Result<(), MetaError> {
         let page = state.encode().map_err(|fault| MetaError::Page(DiskFault::Field(fault)))?;
         for copy in 0..2 {
             disk.write(Area::Log, places.page(copy), &Sector::of(&page))?;
@@ -125,7 +130,7 @@ impl ReplicaMeta {
         let (first, second) = Sector::bytes(&pages).split_at(PAGE);
         let decoded = |copy: usize, page| match unreadable.iter().any(|at| at * SECTOR / PAGE == copy) {
             true => Err(DiskFault::Unreadable),
-            false => State::decode(page),
+            false => ReplicaState::decode(page),
         };
         let state = match (decoded(0, first), decoded(1, second)) {
             (Ok(one), Ok(other)) if one.version.abs_diff(other.version) > 1 => {

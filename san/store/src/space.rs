@@ -208,12 +208,12 @@ impl Space {
         &self.superblock
     }
 
-    /// Chunks that nobody has.
+    /// Chunks without a user.
     pub fn free(&self) -> u32 {
         self.free
     }
 
-    /// Who has which chunk.
+    /// The user of each chunk.
     pub fn uses(&self) -> &[Option<ChunkUse>] {
         &self.uses
     }

@@ -33,7 +33,7 @@ use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 use crate::extents::Extents;
 use crate::held::Held;
 use crate::index::Index;
-use crate::io::{Address, Area, Ask, Data, Done, IoFault, Part, Piece, Sector, Token, Writing};
+use crate::io::{Address, Area, Data, Done, IoFault, IoRequest, Part, Piece, Sector, Token, Writing};
 use crate::log::{Kind, Log, Record};
 use crate::replica_meta::{Places, ReplicaMeta};
 use crate::space::Space;
@@ -78,7 +78,7 @@ impl Known {
 #[derive(Debug)]
 pub enum Action<D> {
     /// A device is to do this.
-    Ask(Token, Ask<D>),
+    Submit(Token, IoRequest<D>),
     /// The replica is to know this.
     Tell(Completion<D>),
 }
@@ -105,7 +105,7 @@ pub(crate) enum Purpose {
     Spread(u32),
     Destage,
     Growth,
-    /// Of looking through the extents: the slots from this place on.
+    /// Of a scrub: the slots from this place on.
     Slots(u32),
     Mend,
 }
@@ -167,7 +167,7 @@ pub struct Store<D> {
     pub(crate) memory: Memory<D>,
     purposes: Vec<Purpose>,
     free_tokens: Vec<u32>,
-    /// Blocks that did not match their checksums, since it was opened; and those that nobody has written anew.
+    /// Blocks that did not match their checksums, since it was opened; and those that were not written anew since.
     pub(crate) corrupt: u64,
     pub(crate) corrupt_blocks: RangeSet,
 }
@@ -356,7 +356,7 @@ impl<D: Data> Store<D> {
         self.why.get_or_insert(why);
     }
 
-    /// Time has passed: a tenth of a second, say. Nobody has to call it for anything that is waited for.
+    /// Time has passed: a tenth of a second, say. No request depends on this call.
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
@@ -398,7 +398,7 @@ impl<D: Data> Store<D> {
         self.run_scrub(out);
         self.run_growth(out);
         if let Some(writing) = self.meta.write() {
-            self.ask(Purpose::Meta, Ask::Write(writing), out);
+            self.request_io(Purpose::Meta, IoRequest::Write(writing), out);
         }
     }
 
@@ -406,13 +406,13 @@ impl<D: Data> Store<D> {
         self.purposes.get(token.0 as usize).copied().unwrap_or(Purpose::None)
     }
 
-    pub(crate) fn ask(&mut self, purpose: Purpose, ask: Ask<D>, out: &mut Vec<Action<D>>) {
+    pub(crate) fn request_io(&mut self, purpose: Purpose, request: IoRequest<D>, out: &mut Vec<Action<D>>) {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.purposes.push(Purpose::None);
             self.purposes.len() as u32 - 1
         });
         self.purposes[token as usize] = purpose;
-        out.push(Action::Ask(Token(token), ask));
+        out.push(Action::Submit(Token(token), request));
     }
 
     /// Does the next of what changes something. False if it has to wait, or there is nothing to do.

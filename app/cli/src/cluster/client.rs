@@ -135,7 +135,7 @@ pub(crate) fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by who knows.
+/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by the node.
 pub(crate) fn escaped(name: &str) -> String {
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
     name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()

@@ -77,7 +77,7 @@ pub(crate) fn run(args: Args) -> Exit {
             let add = AddDevice { path, create: create.map(ByteSize::bytes), overwrite };
             wait.api.post(&format!("/v1/devices/{id}/replace"), add).and_then(|new: u32| {
                 say!("device {new} takes the place of device {id}");
-                moves::wait(&wait, &format!("device {id} is emptied"), |_, replica| replica.device == id)
+                moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| replica.device == id)
             })
         }
         Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {

@@ -50,7 +50,7 @@ pub(crate) fn wait(
         return Ok(Exit::Done);
     }
     let bar = std::io::stderr().is_terminal().then(bar);
-    let (mut all, mut most, mut told, mut moved) = (0, 0, None, Instant::now());
+    let (mut all, mut most, mut reported, mut moved) = (0, 0, None, Instant::now());
     let mut last = Left::default();
     let mut begun = Instant::now();
     loop {
@@ -76,9 +76,9 @@ pub(crate) fn wait(
                 bar.set_position(most - left.bytes);
                 bar.set_message(text);
             }
-            None if told.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
+            None if reported.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
                 tell!("{what}: {text}");
-                told = Some(Instant::now());
+                reported = Some(Instant::now());
             }
             None => {}
         }
@@ -88,7 +88,7 @@ pub(crate) fn wait(
             }
             let why = left.stays.join("; ");
             let message = format!(
-                "{what}: {} copies stay: {why}. The copies move as soon as this cause is gone",
+                "{what}: copies that cannot move now: {} ({why}). These copies move as soon as the cause is gone",
                 left.copies
             );
             return Ok(complain(Exit::Failed, &message));
@@ -125,7 +125,7 @@ fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Res
             volume.replicas.iter().filter(|replica| replica.leaving && is_meant(volume, replica)).collect();
         left.copies += meant.len();
         let stays = meant.iter().filter_map(|replica| replica.note.clone());
-        left.stays.extend(stays.map(|why| format!("of volume {}, since {why}", volume.name)));
+        left.stays.extend(stays.map(|why| format!("volume {}: {why}", volume.name)));
     }
     for node in status.nodes.iter().filter(|node| node.alive) {
         let Ok(address) = node.api.parse() else { continue };

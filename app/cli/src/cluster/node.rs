@@ -70,7 +70,7 @@ fn drain(name: &str, stop: bool, wait: &Wait) -> Result<Exit, crate::cluster::cl
         say!("node {name} is used again");
         return Ok(Exit::Done);
     }
-    let done = moves::wait(wait, &format!("node {name} is emptied"), |_, replica| replica.node == name)?;
+    let done = moves::wait(wait, &format!("drain of node {name}"), |_, replica| replica.node == name)?;
     if done == Exit::Done {
         say!("next, to remove the node from the cluster: loadline node remove {name}");
     }

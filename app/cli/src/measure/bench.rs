@@ -443,13 +443,13 @@ fn print(result: &BenchResult) {
     if both {
         row("total", &figures.total);
     }
-    let looking = match result.cpu.looking_s {
+    let polling = match result.cpu.polling_s {
         0.0 => String::new(),
-        looking => format!(", {looking:.2} s of this time spent polling for completions"),
+        polling => format!(", {polling:.2} s of this time spent polling for completions"),
     };
     let ios = figures.total.iops * figures.window_s;
     say!(
-        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){looking}; longest stall {} ms; {} errors",
+        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){polling}; longest stall {} ms; {} errors",
         result.cpu.user_s,
         result.cpu.system_s,
         if ios > 0.0 { result.cpu.used_s() * 1e6 / ios } else { 0.0 },

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use loadline_base::units::TimeSpan;
 use loadline_doctor::report::HostReport;
 use loadline_doctor::scratch::{self, Scratch};
-use loadline_doctor::{Asked, Report, Severity, devices, examine};
+use loadline_doctor::{DoctorReport, ExamineOptions, Severity, devices, examine};
 use loadline_load::LoadError;
 
 use crate::output::{self, complain};
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Exit {
     exit_of(&report)
 }
 
-fn on_this_host(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, LoadError> {
+fn on_this_host(args: &Args, stop: &Arc<AtomicBool>) -> Result<DoctorReport, LoadError> {
     for device in &args.devices {
         devices::named(device).map_err(LoadError::usage)?;
     }
@@ -95,12 +95,12 @@ fn on_this_host(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, LoadError
         let file = scratch::place(folder);
         made.disk(&file, scratch::SIZE).map(|identity| Scratch { file, identity })
     });
-    let asked = Asked { devices: args.devices.clone(), scratch: scratch.transpose()? };
-    let examined = examine(&asked, stop)?;
-    Ok(Report::new(vec![HostReport::new(examined, None, None)], Vec::new(), Vec::new()))
+    let options = ExamineOptions { devices: args.devices.clone(), scratch: scratch.transpose()? };
+    let examined = examine(&options, stop)?;
+    Ok(DoctorReport::new(vec![HostReport::new(examined, None, None)], Vec::new(), Vec::new()))
 }
 
-fn exit_of(report: &Report) -> Exit {
+fn exit_of(report: &DoctorReport) -> Exit {
     if !report.lost.is_empty() {
         let lost: Vec<String> =
             report.lost.iter().map(|lost| format!("worker {}: {}", lost.worker, lost.why)).collect();
@@ -123,7 +123,7 @@ mod tests {
     fn the_exit_code_follows_from_the_worst() {
         let of = |check: Check, lost: Vec<Lost>| {
             let examined = Examination { checks: vec![check], ..Examination::default() };
-            exit_of(&Report::new(vec![HostReport::new(examined, None, None)], Vec::new(), lost))
+            exit_of(&DoctorReport::new(vec![HostReport::new(examined, None, None)], Vec::new(), lost))
         };
         assert_eq!(of(Check::ok("a", "b"), Vec::new()), Exit::Done);
         assert_eq!(of(Check::note("a", "b"), Vec::new()), Exit::Done);

@@ -118,8 +118,8 @@ pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String>
         tell!("loadline: {note}");
     }
     tell!(
-        "loadline: the load is {}; what is not given is as in {}. For {}'s own defaults give its line as the profile: \
-         --profile '{}'",
+        "loadline: the load is {}; all that the options leave out is as in {}. To use the defaults of {} instead, give its \
+         command line as the profile: --profile '{}'",
         load.profile.label(),
         Profile::default().label(),
         typed.tool(),

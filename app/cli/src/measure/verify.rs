@@ -38,8 +38,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
     if !args.journal.exists() {
-        let message =
-            format!("journal {} does not exist: name the one that was written", args.journal.display());
+        let message = format!(
+            "journal {} does not exist: name the journal that 'loadline bench --verify --journal' wrote",
+            args.journal.display()
+        );
         return complain(Exit::Usage, &message);
     }
     let disk = Disk { target: args.target.clone(), writes: WritePermission::Refused };

@@ -34,8 +34,8 @@ pub(crate) fn prepare() -> Result<(), Exit> {
         return Err(complain(
             Exit::Usage,
             &format!(
-                "this process may use {} more of addresses (RLIMIT_AS), and any command needs {}: raise the limit (ulimit -v \
-                 unlimited), or LimitAS= of a service",
+                "the limit of address space (RLIMIT_AS) leaves {} to this process, but any command needs {}: raise the limit \
+                 (ulimit -v unlimited, or LimitAS= for a service)",
                 ByteSize(left).rounded(),
                 ByteSize(LEAST_ADDRESSES).rounded()
             ),

@@ -89,7 +89,7 @@ impl Drop for Made {
 pub(crate) struct PassingFolder(PathBuf);
 
 impl PassingFolder {
-    /// It need not be there yet; who makes it later makes it for this command alone.
+    /// It need not be there yet; a process that makes it later makes it for this command alone.
     pub(crate) fn new(path: PathBuf) -> PassingFolder {
         FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
         PassingFolder(path)

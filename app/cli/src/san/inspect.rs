@@ -59,7 +59,7 @@ struct Replica {
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<State>,
+    state: Option<ReplicaState>,
     damage: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     checked: Option<CheckedBlocks>,
@@ -70,7 +70,7 @@ struct Replica {
 }
 
 #[derive(Debug, Serialize)]
-struct State {
+struct ReplicaState {
     volume: u64,
     group: u32,
     blocks: u64,
@@ -209,7 +209,7 @@ fn of_store(
     stop: &AtomicBool,
 ) -> Replica {
     let (state, fill) = (store.state(), store.fill());
-    let kept = State {
+    let kept = ReplicaState {
         volume: state.volume.0,
         group: state.group.0,
         blocks: state.blocks,
@@ -331,15 +331,15 @@ fn print(seen: &Seen) {
     }
 }
 
-fn print_state(replica: u64, state: &State) {
-    let State { volume, group, blocks, commit_point, epoch, .. } = state;
+fn print_state(replica: u64, state: &ReplicaState) {
+    let ReplicaState { volume, group, blocks, commit_point, epoch, .. } = state;
     say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
     let (node, life) = (state.promise_node, state.promise_incarnation);
     say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
     say!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
     say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
-    say!("  extents   {}, and traces of {} that were freed", state.extents, state.tombstones);
+    say!("  extents   {}, and tombstones of {} freed extents", state.extents, state.tombstones);
     if !state.listed.is_empty() {
         say!("  to copy   {} ranges of blocks, whose data this replica has dropped", state.listed.len());
     }

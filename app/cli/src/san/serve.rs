@@ -36,7 +36,7 @@ pub(super) fn serve(args: &Serve) -> Exit {
         let bound = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
         // The signal comes only for a death that is still ahead.
         if bound.is_err() || nix::unistd::getppid().as_raw() != parent {
-            return complain(Exit::Failed, "whoever started this node is gone");
+            return complain(Exit::Failed, "the process that started this node has ended");
         }
     }
     let settings = match NodeSettings::read(&args.config) {

@@ -91,7 +91,7 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 /// What one argument holds.
-enum Found {
+enum AnalysisInput {
     /// A run's folder, analysed.
     Run(SourceAnalysis),
     /// A file, which may be one of several of one curve.
@@ -99,12 +99,12 @@ enum Found {
 }
 
 /// Analyses files, those of one curve together, in the order in which they were named.
-fn analysed(found: Vec<Found>, options: &Options) -> Vec<SourceAnalysis> {
+fn analysed(found: Vec<AnalysisInput>, options: &Options) -> Vec<SourceAnalysis> {
     let (mut files, mut places) = (Vec::new(), Vec::new());
     for found in found {
         match found {
-            Found::Run(analysis) => places.push(Some(analysis)),
-            Found::File(file) => {
+            AnalysisInput::Run(analysis) => places.push(Some(analysis)),
+            AnalysisInput::File(file) => {
                 files.push(file);
                 places.push(None);
             }
@@ -125,7 +125,7 @@ fn analysis_of(source: Source, options: &Options) -> SourceAnalysis {
     SourceAnalysis { source: name, kind: source.kind, points, analysis }
 }
 
-fn read(path: &Path, args: &Args, options: &Options) -> Result<Found, String> {
+fn read(path: &Path, args: &Args, options: &Options) -> Result<AnalysisInput, String> {
     let source = path.display().to_string();
     if path.is_dir() {
         let folder = RunFolder::open(path).map_err(|e| e.message)?;
@@ -133,13 +133,18 @@ fn read(path: &Path, args: &Args, options: &Options) -> Result<Found, String> {
         if points == 0 {
             return Err(format!("{source}: no step of the run is complete: there is nothing to analyse yet"));
         }
-        return Ok(Found::Run(SourceAnalysis { source, kind: "run of Loadline".into(), points, analysis }));
+        return Ok(AnalysisInput::Run(SourceAnalysis {
+            source,
+            kind: "run of Loadline".into(),
+            points,
+            analysis,
+        }));
     }
     let bytes = bounded::read(path, LARGEST_FILE as u64)?;
     let text = std::str::from_utf8(&bytes).ok().map(|text| text.trim_start_matches('\u{feff}'));
     if let Some(own) = text.and_then(|text| own::read(path, text)) {
         let Own { kind, point, alike, findings } = own.map_err(|e| e.message)?;
-        return Ok(Found::File(Source {
+        return Ok(AnalysisInput::File(Source {
             names: vec![source],
             kind: kind.into(),
             points: vec![point],
@@ -150,5 +155,5 @@ fn read(path: &Path, args: &Args, options: &Options) -> Result<Found, String> {
     }
     let import = loadline_import::Options { outstanding_per_worker: args.outstanding_per_worker };
     let imported = loadline_import::read(path, &bytes, &import).map_err(|e| e.to_string())?;
-    Ok(Found::File(imported.into_source(source)))
+    Ok(AnalysisInput::File(imported.into_source(source)))
 }

@@ -193,7 +193,7 @@ fn resumed(
     Ok(Some(owned))
 }
 
-/// A study may come from anybody, so its commands are run only with --run-commands.
+/// A study may come from any source, so its commands are run only with --run-commands.
 fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
     let count = study.target.external.iter().flat_map(|external| external.lines()).count();
     if count == 0 || args.run_commands {
@@ -212,8 +212,8 @@ fn same_study(args: &Args, run: &RunFolder) -> Result<(), StudyError> {
         return Ok(());
     }
     Err(StudyError::usage(format!(
-        "{} is not the study that the run in {} began with, and steps of two studies do not belong in one run. \
-         Leave it out to go on with the run, or run it anew without --resume",
+        "{} is not the study that the run in {} began with, and one run cannot contain steps of two studies. To continue the \
+         run, leave out the study file; to measure this study, start a new run without --resume",
         path.display(),
         run.path().display()
     )))
@@ -280,9 +280,13 @@ fn left(path: &Path) -> String {
     let all: Vec<String> = [path].into_iter().chain(outside.iter().copied()).map(quoted).collect();
     let remove = match all.len() {
         0..=8 => format!("rm -r {}", all.join(" ")),
-        _ => format!("rm -r {}, and the files that manifest.json in it names", quoted(path)),
+        _ => format!("rm -r {}, and the files that run.json in this folder lists", quoted(path)),
     };
-    format!("left: {} in {}{others}; to remove it: {remove}", human(ByteSize(bytes)), path.display())
+    format!(
+        "the unfinished run left {} in {}{others}; to remove these files: {remove}",
+        human(ByteSize(bytes)),
+        path.display()
+    )
 }
 
 /// Bytes that a file, or all that is in a folder, takes on the disk. What cannot be checked is not counted.

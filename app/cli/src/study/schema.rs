@@ -13,11 +13,11 @@ use crate::process::exit::Exit;
 pub(crate) struct Args {
     /// The file that the schema describes.
     #[arg(value_enum)]
-    what: What,
+    kind: SchemaKind,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum What {
+enum SchemaKind {
     /// What `loadline bench --json` writes.
     Bench,
     /// A study file (TOML).
@@ -51,28 +51,28 @@ macro_rules! packed {
     };
 }
 
-impl What {
+impl SchemaKind {
     /// The published schema.
     fn text(self) -> String {
         match self {
-            What::Bench => packed!("bench-result"),
-            What::Study => loadline_study::json_schema::published_study(),
-            What::Run => packed!("run"),
-            What::Step => packed!("step"),
-            What::Second => packed!("second"),
-            What::Report => packed!("report"),
-            What::Page => packed!("report-page"),
-            What::Analysis => packed!("analysis"),
-            What::Compare => packed!("comparison"),
-            What::Gate => packed!("gate"),
-            What::Kept => packed!("kept"),
-            What::Doctor => packed!("doctor"),
+            SchemaKind::Bench => packed!("bench-result"),
+            SchemaKind::Study => loadline_study::json_schema::published_study(),
+            SchemaKind::Run => packed!("run"),
+            SchemaKind::Step => packed!("step"),
+            SchemaKind::Second => packed!("second"),
+            SchemaKind::Report => packed!("report"),
+            SchemaKind::Page => packed!("report-page"),
+            SchemaKind::Analysis => packed!("analysis"),
+            SchemaKind::Compare => packed!("comparison"),
+            SchemaKind::Gate => packed!("gate"),
+            SchemaKind::Kept => packed!("kept"),
+            SchemaKind::Doctor => packed!("doctor"),
         }
     }
 }
 
 pub(crate) fn run(args: Args) -> Exit {
-    output::document(&args.what.text());
+    output::document(&args.kind.text());
     Exit::Done
 }
 
@@ -87,24 +87,24 @@ mod tests {
     /// The page's own types are made of its schema when it is built.
     #[test]
     fn each_published_schema_is_current() {
-        let published = What::value_variants().iter().map(|what| {
-            let (name, current) = match what {
-                What::Bench => ("bench-result", of::<loadline_report::own::BenchDocument>()),
-                What::Study => ("study", schema::study()),
-                What::Run => ("run", schema::run()),
-                What::Step => ("step", schema::step()),
-                What::Second => ("second", schema::second()),
-                What::Report => ("report", loadline_report::json::schema()),
-                What::Page => ("report-page", loadline_report::page::schema()),
-                What::Analysis => ("analysis", of::<loadline_report::analysis::Analyses>()),
-                What::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
-                What::Gate => ("gate", of::<loadline_report::baseline::Gate>()),
-                What::Kept => ("kept", of_sealed::<loadline_report::baseline::Kept>()),
-                What::Doctor => ("doctor", of::<loadline_doctor::Report>()),
+        let published = SchemaKind::value_variants().iter().map(|kind| {
+            let (name, current) = match kind {
+                SchemaKind::Bench => ("bench-result", of::<loadline_report::own::BenchDocument>()),
+                SchemaKind::Study => ("study", schema::study()),
+                SchemaKind::Run => ("run", schema::run()),
+                SchemaKind::Step => ("step", schema::step()),
+                SchemaKind::Second => ("second", schema::second()),
+                SchemaKind::Report => ("report", loadline_report::json::schema()),
+                SchemaKind::Page => ("report-page", loadline_report::page::schema()),
+                SchemaKind::Analysis => ("analysis", of::<loadline_report::analysis::Analyses>()),
+                SchemaKind::Compare => ("comparison", of::<loadline_report::compare::Comparison>()),
+                SchemaKind::Gate => ("gate", of::<loadline_report::baseline::Gate>()),
+                SchemaKind::Kept => ("kept", of_sealed::<loadline_report::baseline::KeptResult>()),
+                SchemaKind::Doctor => ("doctor", of::<loadline_doctor::DoctorReport>()),
             };
             let (file, current) = (format!("../../docs/reference/{name}.schema.json"), text(&current));
             assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), &file, &current), Ok(()));
-            (what.text(), current)
+            (kind.text(), current)
         });
         // All files are looked at before what the program carries, which is older if one was written just now.
         for (printed, current) in published.collect::<Vec<_>>() {

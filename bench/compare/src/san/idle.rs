@@ -1,4 +1,4 @@
-//! What a node costs that has a hundred attached volumes, and nobody uses them.
+//! What a node costs that has a hundred attached volumes without clients.
 
 use std::time::Duration;
 

@@ -316,7 +316,7 @@ impl Events {
         self.all().into_iter().filter_map(second).collect()
     }
 
-    /// Whom the controller turned away, and why.
+    /// The connections that the controller refused, and why.
     pub fn rejected(&self) -> Vec<String> {
         let why = |event| match event {
             FleetEvent::Rejected { why, .. } => Some(why),

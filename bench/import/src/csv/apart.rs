@@ -180,7 +180,7 @@ impl Load<'_> {
     }
 
     /// What makes rows different that else are in the same place of the same load. Returns the columns of which
-    /// nobody knows what they state.
+    /// it is not known what they state.
     fn alike(&mut self, columns: &[(Apart, &str)]) -> Vec<String> {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
         let mut places: HashMap<_, Vec<usize>> = HashMap::new();

@@ -66,7 +66,7 @@ impl Grouped {
     }
 }
 
-/// `1.000`; neither `0.430`, nor `1234.500`, which nobody groups.
+/// `1.000`; neither `0.430`, nor `1234.500`, which is never grouped.
 fn may_be_thousands(cell: &str) -> bool {
     let Some((whole, decimals)) = cell.split_once('.') else { return false };
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -20,7 +20,7 @@ use crate::text::{counted, shown};
 use crate::xml::{child, children, missing, number_in, place, text_in, whole_in};
 use crate::{ImportError, Imported, xml};
 
-/// More time spans than anybody measures in one run.
+/// More time spans than one run measures.
 const MOST_SPANS: usize = 1_000;
 
 /// Reads a result.

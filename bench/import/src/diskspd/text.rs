@@ -25,7 +25,7 @@ use crate::{ImportError, Imported};
 use input::Input;
 use table::{Chart, Section};
 
-/// More time spans than anybody measures into one file.
+/// More time spans than one file holds.
 const MOST_SPANS: usize = 10_000;
 
 /// Whether lines are of DISKSPD's text.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use loadline_measure::point::Point;
 
-use super::load::Asked;
+use super::load::JobOptions;
 
 /// Gives points of one name whose loads or hosts differ a family that says how. `asked` is of each point.
-pub(super) fn tell(points: &mut [Point], asked: &[(Asked, Option<String>)]) {
+pub(super) fn tell(points: &mut [Point], asked: &[(JobOptions, Option<String>)]) {
     let mut names: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, point) in points.iter().enumerate() {
         names.entry(point.profile.clone()).or_default().push(at);
@@ -30,6 +30,6 @@ pub(super) fn tell(points: &mut [Point], asked: &[(Asked, Option<String>)]) {
 }
 
 /// Size, kind, mix, and host: two hosts of one result ran together, so that they are no repeats.
-fn parts((asked, host): &(Asked, Option<String>)) -> Vec<Option<&str>> {
+fn parts((asked, host): &(JobOptions, Option<String>)) -> Vec<Option<&str>> {
     asked.parts.iter().chain([host]).map(Option::as_deref).collect()
 }

@@ -165,17 +165,17 @@ fn processes(options: &Set, alike: u32, runtimes: Option<f64>) -> Processes {
 
 /// What tells loads of one name apart, as the options ask for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct JobOptions {
     /// Size, kind and mix of the I/Os.
     pub(super) parts: [Option<String>; 3],
 }
 
-impl Asked {
+impl JobOptions {
     /// Reads it; nothing is known where there are no options.
-    pub(super) fn of(result: &Value, job: &Value) -> Asked {
+    pub(super) fn of(result: &Value, job: &Value) -> JobOptions {
         let options = Set::of(result, job);
         if !options.stated() {
-            return Asked::default();
+            return JobOptions::default();
         }
         let kib = |text: &str| match size(text) {
             Some(bytes) => format!("{} KiB", bytes / 1024.0),
@@ -186,7 +186,7 @@ impl Asked {
         let kind = options.get("rw").or(options.get("readwrite")).unwrap_or("read");
         let mixed = kind.contains("rw") || kind.contains("readwrite");
         let mix = write_percent(&options).filter(|_| mixed).map(|percent| format!("{percent} % writes"));
-        Asked { parts: [Some(blocks), Some(shown(kind)), mix] }
+        JobOptions { parts: [Some(blocks), Some(shown(kind)), mix] }
     }
 }
 
@@ -233,7 +233,7 @@ pub(super) fn alike(result: &Value, job: &Value) -> Option<Alike> {
     all.retain(|key, _| !beside(key));
     let of = |value: &Value, key: &str| value.get(key).map(Value::to_string).unwrap_or_default();
     let key = format!("{}\x1f{}\x1f{all:?}", of(result, "fio version"), of(job, "hostname"));
-    let label = Asked::of(result, job).parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let label = JobOptions::of(result, job).parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
     Some(Alike { key, label })
 }
 

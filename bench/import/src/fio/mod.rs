@@ -31,9 +31,9 @@ use crate::numbers::{deep_enough, is_figure, shallow};
 use crate::text::{counted, kept, shown};
 use crate::{ImportError, Imported};
 use figures::Figures;
-use load::{Asked, Load, Processes};
+use load::{JobOptions, Load, Processes};
 
-/// More results than anybody writes into one file.
+/// More results than one file holds.
 const MOST_RESULTS: usize = 10_000;
 /// More jobs than fio runs in one file's results.
 const MOST_JOBS: usize = 100_000;
@@ -187,7 +187,7 @@ struct Reader<'a> {
     several: bool,
     points: Vec<Point>,
     /// What each point's options ask for, and the host that it ran on.
-    asked: Vec<(Asked, Option<String>)>,
+    asked: Vec<(JobOptions, Option<String>)>,
     /// What each point shares with others of its curve.
     alike: Vec<Option<Alike>>,
     entries: usize,
@@ -222,7 +222,7 @@ impl Reader<'_> {
         if self.several {
             file.push_str(&format!(", result {}", at + 1));
         }
-        let mut places: HashMap<(String, Asked), usize> = HashMap::new();
+        let mut places: HashMap<(String, JobOptions), usize> = HashMap::new();
         let mut jobs: Vec<Vec<(usize, &Value)>> = Vec::new();
         for (number, entry) in entries(result).enumerate() {
             self.entries += 1;
@@ -230,7 +230,7 @@ impl Reader<'_> {
                 let problem = format!("more than {MOST_JOBS} jobs");
                 return Err(ImportError::new(self.file, problem, "split the file"));
             }
-            let place = *places.entry((identity(entry), Asked::of(result, entry))).or_insert(jobs.len());
+            let place = *places.entry((identity(entry), JobOptions::of(result, entry))).or_insert(jobs.len());
             match jobs.get_mut(place) {
                 Some(job) => job.push((number + 1, entry)),
                 None => jobs.push(vec![(number + 1, entry)]),
@@ -259,7 +259,7 @@ impl Reader<'_> {
             self.alike.push(known.then(|| load::alike(result, entry)).flatten());
             self.points.push(point);
             let host = entry.get("hostname").and_then(Value::as_str).map(shown);
-            self.asked.push((Asked::of(result, entry), host));
+            self.asked.push((JobOptions::of(result, entry), host));
         }
         Ok(())
     }

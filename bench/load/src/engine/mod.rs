@@ -1,4 +1,4 @@
-//! Who hands I/Os to the kernel, or to a server. Six engines, one shape:
+//! The engines, which hand I/Os to the kernel, or to a server. Six engines, one shape:
 //!
 //! ```text
 //!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
@@ -7,7 +7,7 @@
 //!   nbd      a ring and a connection     an NBD server
 //!   vhost    a queue in shared memory    a vhost-user-blk server
 //!   rbd      a call for each I/O       librbd: a Ceph cluster
-//!   null     a list                     nobody: what is pushed has completed
+//!   null     a list                     none: what is pushed has completed
 //! ```
 //!
 //! An engine has `slots` places, each with memory for one read and, in a mixed load, one write; a slot holds one
@@ -61,13 +61,13 @@ fn sleep_for(ready: &mut [PollFd], limit: Duration) -> io::Result<()> {
     }
 }
 
-/// A server on this host is looked for so long before a thread sleeps, whoever wants its CPU.
-const LOOK_ALONE: Duration = Duration::from_micros(12);
-/// And for so long while nobody else wants the CPU: a disk behind the server may take that long, and then an answer that needs
-/// nobody to be woken sooner keeps the disk busy.
-const LOOK_WHILE_IDLE: Duration = Duration::from_millis(1);
+/// A thread polls for answers of a server on this host for so long before it sleeps, even if other threads want its CPU.
+const POLL_ALONE: Duration = Duration::from_micros(12);
+/// While no other thread wants the CPU it polls for so long: a disk behind the server may take that long, and without a
+/// wake-up the next request reaches the disk sooner.
+const POLL_WHILE_IDLE: Duration = Duration::from_millis(1);
 
-/// What a look for completions has seen, by how many there were before it and are now.
+/// What a poll for completions has seen, by how many there were before it and are now.
 fn seen(before: usize, now: usize, want: usize) -> Seen {
     match now {
         enough if enough >= want => Seen::All,
@@ -98,8 +98,8 @@ pub(crate) trait Engine {
         false
     }
 
-    /// CPU time in which it looked for completions, before sleeping for them, and saw none.
-    fn looked(&self) -> Duration {
+    /// CPU time in which it polled for completions, before sleeping for them, and saw none.
+    fn polled(&self) -> Duration {
         Duration::ZERO
     }
 }

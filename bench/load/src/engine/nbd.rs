@@ -17,7 +17,7 @@ use loadline_base::spin::{Seen, Spins};
 use nix::libc;
 
 use super::uring::Waiting;
-use super::{Engine, Io, Kind, LOOK_ALONE, LOOK_WHILE_IDLE, Memory};
+use super::{Engine, Io, Kind, Memory, POLL_ALONE, POLL_WHILE_IDLE};
 use crate::nbd::connect::Export;
 
 /// Replies are received into so much at once.
@@ -168,12 +168,12 @@ impl NbdEngine {
         Ok(())
     }
 
-    /// Looks for answers for a while, before sleeping for them: a server on this host would have to wake this thread for each
+    /// Polls for answers for a while, before sleeping for them: a server on this host would have to wake this thread for each
     /// part of them, and that costs it more than to answer.
-    fn look(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+    fn poll(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
         let mut spins = std::mem::take(&mut self.spins);
-        let found = spins.look_while_idle(LOOK_ALONE, LOOK_WHILE_IDLE, limit, || {
+        let found = spins.poll_while_idle(POLL_ALONE, POLL_WHILE_IDLE, limit, || {
             self.ring.poll()?;
             let something = self.collect()?;
             if self.done.len() >= want {
@@ -370,7 +370,7 @@ impl Engine for NbdEngine {
             return self.ring.submit();
         }
         if want <= self.done.len() + self.in_flight && self.spins.worth_it() {
-            self.look(want, limit)?;
+            self.poll(want, limit)?;
             self.prepare()?;
         }
         while self.done.len() < want {
@@ -393,7 +393,7 @@ impl Engine for NbdEngine {
         &mut self.shared.memory
     }
 
-    fn looked(&self) -> Duration {
+    fn polled(&self) -> Duration {
         self.spins.waited()
     }
 }

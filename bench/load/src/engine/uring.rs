@@ -4,9 +4,9 @@
 //! - A file in memory (tmpfs) never completes inline: each I/O goes to a kernel worker. One worker is enough for
 //!   one thread's load, more only contend, so they are limited to one.
 //! - Sleeping and being woken costs more than such an I/O itself: on the virtual machine of the profile 15 to 25 us of
-//!   CPU and some 30 us of time. A file in memory answers sooner, so looking for a while before sleeping takes less
-//!   time an I/O, and with few outstanding less CPU, as long as the thread and its worker have a CPU each. Looking too
-//!   often contends with the worker, so each look is preceded by a pause. Where it does not pay it is given up for a
+//!   CPU and some 30 us of time. A file in memory answers sooner, so polling for a while before sleeping takes less
+//!   time an I/O, and with few outstanding less CPU, as long as the thread and its worker have a CPU each. Polling too
+//!   often contends with the worker, so each poll is preceded by a pause. Where it does not pay it is given up for a
 //!   while.
 //! - On disks, handing over a whole batch of completions at once settles into lockstep with the device: at most
 //!   four at a time keep it busy. The caller does that.
@@ -26,9 +26,9 @@ use super::{Engine, Io, Kind, Memory, seen};
 
 /// The kernel pins at most this much as one registered region.
 const LARGEST_REGION: usize = 1 << 30;
-/// How long to look for a completion before sleeping.
+/// How long to poll for a completion before sleeping.
 const SPIN: Duration = Duration::from_micros(60);
-/// How long, if several are waited for at once: the sleep is shared by them, so looking longer costs more than it saves.
+/// How long, if several are waited for at once: the sleep is shared by them, so polling longer costs more than it saves.
 const SPIN_FOR_SEVERAL: Duration = Duration::from_micros(12);
 /// How long a request that does nothing may take.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ const DROP_LIMIT: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiting {
     Sleeps,
-    /// It looks for a while, and then sleeps.
+    /// It polls for a while, and then sleeps.
     SpinsFirst,
     /// It never sleeps: the lowest latency, for a whole CPU.
     Spins,
@@ -87,7 +87,7 @@ impl UringEngine {
     ) -> io::Result<UringEngine> {
         let entries = u32::try_from(slots.clamp(8, 32_768)).map_err(|_| io::ErrorKind::InvalidInput)?;
         let poll = waiting == Waiting::Spins;
-        // A spinning thread looks at the queue itself; deferring would make it enter the kernel for each look.
+        // A spinning thread polls the queue itself; deferring would make it enter the kernel for each poll.
         let ring = Ring::new(RingOptions { entries: entries.next_power_of_two(), deferred: !poll })?;
         ring.register_files(&[file.as_raw_fd()])?;
         if in_memory {
@@ -112,12 +112,12 @@ impl UringEngine {
         })
     }
 
-    /// Looks for completions for a while, before sleeping for them.
+    /// Polls for completions for a while, before sleeping for them.
     fn spin(&mut self, want: usize, limit: Duration) -> io::Result<()> {
         self.ring.submit()?;
         let longest = if want > 1 { SPIN_FOR_SEVERAL } else { SPIN };
         let mut spins = std::mem::take(&mut self.spins);
-        let found = spins.look(longest, limit, || {
+        let found = spins.poll(longest, limit, || {
             self.ring.poll()?;
             let before = self.done.len();
             self.collect();
@@ -209,7 +209,7 @@ impl Engine for UringEngine {
         !self.registered
     }
 
-    fn looked(&self) -> Duration {
+    fn polled(&self) -> Duration {
         self.spins.waited()
     }
 }

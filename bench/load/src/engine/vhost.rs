@@ -11,12 +11,12 @@ use loadline_base::spin::Spins;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uring::Waiting;
-use super::{Engine, Io, Kind, LOOK_ALONE, LOOK_WHILE_IDLE, Memory, seen};
+use super::{Engine, Io, Kind, Memory, POLL_ALONE, POLL_WHILE_IDLE, seen};
 use crate::vhost::{Queue, VhostDisk};
 
 /// How long dropping an engine waits for the server to be done with its memory.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
-/// After so many looks that found nothing, it is seen whether the server is there.
+/// After so many polls without a completion, the thread checks that the server is there.
 const QUIET: u32 = 1 << 14;
 /// So many requests are made known before others follow.
 const MANY: usize = 8;
@@ -34,7 +34,7 @@ pub(crate) struct VhostEngine {
     pushed: usize,
     done: VecDeque<(u32, i32)>,
     poll: bool,
-    /// Looks in a row that found nothing.
+    /// Polls in a row without a completion.
     quiet: u32,
     spins: Spins,
 }
@@ -75,10 +75,10 @@ impl VhostEngine {
         self.in_flight -= self.done.len() - before;
     }
 
-    fn look_at_server(&self) -> io::Result<()> {
+    fn check_server(&self) -> io::Result<()> {
         let mut socket = [PollFd::new(self.disk.socket(), PollFlags::empty())];
-        let looked = poll(&mut socket, PollTimeout::ZERO);
-        let is_gone = looked.is_ok() && socket[0].revents().is_some_and(is_gone);
+        let polled = poll(&mut socket, PollTimeout::ZERO);
+        let is_gone = polled.is_ok() && socket[0].revents().is_some_and(is_gone);
         if is_gone { Err(gone()) } else { Ok(()) }
     }
 
@@ -91,8 +91,8 @@ impl VhostEngine {
                 PollFd::new(self.disk.socket(), PollFlags::empty()),
             ];
             super::sleep_for(&mut both, limit)?;
-            let (told, state) = (both[0].revents(), both[1].revents());
-            if told.is_some_and(|told| told.contains(PollFlags::POLLIN)) {
+            let (readiness, state) = (both[0].revents(), both[1].revents());
+            if readiness.is_some_and(|readiness| readiness.contains(PollFlags::POLLIN)) {
                 self.queue.completed.read()?;
             } else if state.is_some_and(is_gone) {
                 return Err(gone());
@@ -152,13 +152,13 @@ impl Engine for VhostEngine {
         if self.poll {
             self.quiet = if self.done.is_empty() { self.quiet + 1 } else { 0 };
             // The server may have gone.
-            return if self.quiet % QUIET == QUIET - 1 { self.look_at_server() } else { Ok(()) };
+            return if self.quiet % QUIET == QUIET - 1 { self.check_server() } else { Ok(()) };
         }
         let want = want.min(self.done.len() + self.in_flight);
         let begin = Instant::now();
         if self.done.len() < want && self.spins.worth_it() {
             let mut spins = std::mem::take(&mut self.spins);
-            let found = spins.look_while_idle(LOOK_ALONE, LOOK_WHILE_IDLE, limit, || {
+            let found = spins.poll_while_idle(POLL_ALONE, POLL_WHILE_IDLE, limit, || {
                 let before = self.done.len();
                 self.collect();
                 Ok(seen(before, self.done.len(), want))
@@ -185,7 +185,7 @@ impl Engine for VhostEngine {
         &mut self.memory
     }
 
-    fn looked(&self) -> Duration {
+    fn polled(&self) -> Duration {
         self.spins.waited()
     }
 }

@@ -3,8 +3,8 @@
 //! QEMU holds only read locks, and says by where they are what it does: a lock on byte 100 + n is a right that it uses
 //! (0 reads, 1 to 3 write or resize), one on byte 200 + n a right that it does not grant to others. So:
 //!
-//! - to write, nobody may hold any lock on any byte;
-//! - to read, nobody may hold a write lock, and no QEMU a right to write. One that only reads may share.
+//! - to write, no other process may hold any lock on any byte;
+//! - to read, no other process may hold a write lock, and no QEMU a right to write. One that only reads may share.
 
 use std::os::fd::AsFd;
 
@@ -16,13 +16,13 @@ const QEMU: std::ops::Range<i64> = 100..300;
 /// Its rights to write, to write what is the same, and to resize.
 const QEMU_WRITES: (i64, i64) = (101, 3);
 
-/// Who has locked this open file against us. A file system that keeps no locks, or a kernel that does not tell, has
+/// The process that has locked this open file against this one. A file system that keeps no locks, or a kernel that does not tell, has
 /// no holder.
 pub(crate) fn holder_of_locks(file: impl AsFd, write: bool) -> Option<String> {
     if write {
-        return conflict(&file, libc::F_WRLCK, (0, 0)).map(|lock| told(&lock));
+        return conflict(&file, libc::F_WRLCK, (0, 0)).map(|lock| describe(&lock));
     }
-    conflict(&file, libc::F_RDLCK, (0, 0)).map(|lock| told(&lock)).or_else(|| {
+    conflict(&file, libc::F_RDLCK, (0, 0)).map(|lock| describe(&lock)).or_else(|| {
         let lock = conflict(&file, libc::F_WRLCK, QEMU_WRITES)?;
         let end = lock.l_start.checked_add(lock.l_len)?;
         // A lock that reaches further is another program's, which reads.
@@ -45,7 +45,7 @@ fn conflict(file: &impl AsFd, kind: libc::c_int, (start, length): (i64, i64)) ->
     (libc::c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
 }
 
-fn told(lock: &libc::flock) -> String {
+fn describe(lock: &libc::flock) -> String {
     // Of a lock that belongs to an open file, not a process, the kernel says -1.
     match lock.l_pid {
         1.. => format!("process {} has locked a part of it", lock.l_pid),

@@ -83,8 +83,8 @@ pub fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
             "the server cannot be reached there ({why}): check the address, and that the server runs and listens there"
         ))
     })?;
-    let mut talk = Talk::new(socket, LIMIT);
-    let export = choose(&mut talk, &uri.export).map_err(|why| match why.kind() {
+    let mut handshake = HandshakeSocket::new(socket, LIMIT);
+    let export = choose(&mut handshake, &uri.export).map_err(|why| match why.kind() {
         io::ErrorKind::UnexpectedEof => {
             failed("the server closed the connection before it described the disk".into())
         }
@@ -93,7 +93,7 @@ pub fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
         }
         _ => failed(why.to_string()),
     })?;
-    let socket = talk.end().map_err(|why| failed(why.to_string()))?;
+    let socket = handshake.end().map_err(|why| failed(why.to_string()))?;
     Ok((socket, export))
 }
 
@@ -111,15 +111,15 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// What is said, all of it within one limit.
-struct Talk {
+/// The socket of a handshake, all of which has one time limit.
+struct HandshakeSocket {
     socket: OwnedFd,
     until: Instant,
 }
 
-impl Talk {
-    fn new(socket: OwnedFd, limit: Duration) -> Talk {
-        Talk { socket, until: Instant::now() + limit }
+impl HandshakeSocket {
+    fn new(socket: OwnedFd, limit: Duration) -> HandshakeSocket {
+        HandshakeSocket { socket, until: Instant::now() + limit }
     }
 
     /// What is left of the limit, for the call that follows.
@@ -176,8 +176,8 @@ fn no_nbd(what: &str) -> io::Error {
 }
 
 /// The handshake: fixed newstyle, simple replies.
-fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
-    let hello: [u8; 18] = talk.read()?;
+fn choose(handshake: &mut HandshakeSocket, name: &str) -> io::Result<Export> {
+    let hello: [u8; 18] = handshake.read()?;
     if get_u64(&hello, 0) != INIT_MAGIC {
         return Err(no_nbd("it does not begin as one"));
     }
@@ -196,24 +196,25 @@ fn choose(talk: &mut Talk, name: &str) -> io::Result<Export> {
     said.extend(name.as_bytes());
     said.extend(1u16.to_be_bytes());
     said.extend(info::BLOCK_SIZE.to_be_bytes());
-    talk.write(&said)?;
-    let (mut told, mut sizes) = (None, (1, MOST_DATA));
+    handshake.write(&said)?;
+    let (mut export_info, mut sizes) = (None, (1, MOST_DATA));
     for _ in 0..MOST_REPLIES {
-        let head: [u8; 20] = talk.read()?;
+        let head: [u8; 20] = handshake.read()?;
         let (kind, length) = (get_u32(&head, 12), get_u32(&head, 16));
         if get_u64(&head, 0) != OPTION_REPLY_MAGIC || get_u32(&head, 8) != option::GO || length > MOST_REPLY {
             return Err(no_nbd("its answer is none"));
         }
         let mut about = vec![0; length as usize];
-        talk.fill(&mut about)?;
+        handshake.fill(&mut about)?;
         match kind {
             reply::ACK => {
-                let (bytes, flags) = told.ok_or_else(|| no_nbd("it does not tell how large the disk is"))?;
+                let (bytes, flags) =
+                    export_info.ok_or_else(|| no_nbd("it does not tell how large the disk is"))?;
                 let (least, most) = sizes;
                 return Ok(Export { bytes, flags, least, most });
             }
             reply::INFO if about.len() == 12 && get_u16(&about, 0) == info::EXPORT => {
-                told = Some((get_u64(&about, 2), get_u16(&about, 10)));
+                export_info = Some((get_u64(&about, 2), get_u16(&about, 10)));
             }
             reply::INFO if about.len() == 14 && get_u16(&about, 0) == info::BLOCK_SIZE => {
                 let (least, most) = (get_u32(&about, 2), get_u32(&about, 10));

@@ -19,12 +19,12 @@ use crate::error::LoadError;
 
 /// How long monitors may take to let a client in, and to answer what opening asks.
 const MONITORS: &CStr = c"10";
-/// How long all of opening may take: the library itself waits for ever where nobody serves the image's objects. An OSD that has
+/// How long all of opening may take: the library itself waits for ever where no OSD serves the image's objects. An OSD that has
 /// just lost its power is noticed after some 20 s.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long closing is waited for.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-/// Who has just closed an image may be listed a moment longer.
+/// A client that has just closed an image may be listed a moment longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(100);
 /// The most clients of one image that are looked at.
@@ -63,7 +63,7 @@ impl fmt::Debug for RbdDisk {
 }
 
 impl RbdDisk {
-    /// Opens an image that nobody else has open: for reading only, unless `write`. Clients that only read do not show.
+    /// Opens an image that no other client has open: for reading only, unless `write`. Clients that only read do not show.
     pub(crate) fn open(uri: &RbdUri, write: bool) -> Result<RbdDisk, LoadError> {
         if cfg!(target_feature = "crt-static") {
             return Err(LoadError::usage(format!(
@@ -79,20 +79,20 @@ impl RbdDisk {
         })?;
         there(uri, "configuration", uri.conf.as_deref())?;
         there(uri, "keyring", uri.keyring.as_deref())?;
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let of_thread = uri.clone();
         let opening =
             std::thread::Builder::new().name("rbd-open".into()).stack_size(STACK).spawn(move || {
-                let opened = opened(ceph, &of_thread, write, &tell);
-                let _ = tell.send(Told::Done(opened));
+                let opened = opened(ceph, &of_thread, write, &sender);
+                let _ = sender.send(OpenProgress::Done(opened));
             });
         opening.map_err(|e| LoadError::failed(format!("{uri}: no thread to open it: {e}")))?;
         let until = Instant::now() + LIMIT;
         let mut connected = false;
         loop {
-            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Told::Connected) => connected = true,
-                Ok(Told::Done(opened)) => return opened,
+            match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(OpenProgress::Connected) => connected = true,
+                Ok(OpenProgress::Done(opened)) => return opened,
                 Err(RecvTimeoutError::Timeout) => return Err(not_answered(uri, connected)),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(LoadError::failed(format!(
@@ -158,8 +158,8 @@ impl Drop for Handles {
     }
 }
 
-/// How far the thread that opens an image has come.
-enum Told {
+/// The progress of the thread that opens an image.
+enum OpenProgress {
     Connected,
     Done(Result<RbdDisk, LoadError>),
 }
@@ -172,7 +172,7 @@ fn not_answered(uri: &RbdUri, connected: bool) -> LoadError {
         false => ("its cluster's monitors do", "that they run, and are reached from here"),
     };
     LoadError::failed(format!(
-        "{uri}: {who} not answer within {} s: see (ceph -s, ceph health detail) {look}",
+        "{uri}: {who} not answer within {} s: check {look} (ceph -s, ceph health detail)",
         if connected { LIMIT.as_secs() } else { 10 }
     ))
 }
@@ -186,9 +186,14 @@ fn there(uri: &RbdUri, what: &str, path: Option<&Path>) -> Result<(), LoadError>
 }
 
 /// Waits for what the library waits for.
-fn opened(ceph: &'static Ceph, uri: &RbdUri, write: bool, tell: &Sender<Told>) -> Result<RbdDisk, LoadError> {
+fn opened(
+    ceph: &'static Ceph,
+    uri: &RbdUri,
+    write: bool,
+    sender: &Sender<OpenProgress>,
+) -> Result<RbdDisk, LoadError> {
     let mut handles = connected(ceph, uri)?;
-    let _ = tell.send(Told::Connected);
+    let _ = sender.send(OpenProgress::Connected);
     let pool = text(uri, &uri.pool)?;
     // SAFETY: the cluster is connected, the name ends with zero, and the handle is put where it belongs.
     let code = unsafe { (ceph.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &mut handles.pool) };
@@ -271,13 +276,13 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     check(code, |errno| match errno {
         Errno::ETIMEDOUT => not_answered(uri, false),
         Errno::ENOENT => LoadError::usage(format!(
-            "{uri}: its configuration names no monitor (mon_host), or there is no key of client.{} in its keyring: say where \
-             one is by ?keyring=PATH, or name another user by ?user=NAME",
+            "{uri}: its configuration names no monitor (mon_host), or there is no key of client.{} in its keyring: name the \
+             keyring with ?keyring=PATH, or another user with ?user=NAME",
             uri.user
         )),
         Errno::EACCES | Errno::EPERM | Errno::EOPNOTSUPP => LoadError::usage(format!(
-            "{uri}: its cluster does not let client.{} in ({}): see that there is such a user (ceph auth ls), and that its \
-             key is in the keyring, which ?keyring=PATH names",
+            "{uri}: its cluster refuses client.{} ({}): check that this user exists (ceph auth ls), and that the user's key is \
+             in the keyring (?keyring=PATH names the keyring)",
             uri.user,
             errno.desc()
         )),
@@ -286,7 +291,7 @@ fn connected(ceph: &'static Ceph, uri: &RbdUri) -> Result<Handles, LoadError> {
     Ok(handles)
 }
 
-/// Nobody else has the image open: a second writer would be a second truth. Who opened it when we did sees us, too, so of two
+/// No other client has the image open: two writers would overwrite each other. A client that opened it at the same time sees this one, too, so of two
 /// none goes on.
 fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     let ceph = handles.ceph;
@@ -302,7 +307,10 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
             return Err(in_use(uri, "too many clients have the image open"));
         }
         check(code, |errno| {
-            LoadError::failed(format!("{uri}: who has it open is not told: {}", errno.desc()))
+            LoadError::failed(format!(
+                "{uri}: the cluster does not report which clients have the image open: {}",
+                errno.desc()
+            ))
         })?;
         let other = watchers[..count].iter().find(|watcher| watcher.id as u64 != own).map(|watcher| {
             // SAFETY: the library has put text there, which stands until the list is given back.
@@ -321,8 +329,8 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
 
 fn in_use(uri: &RbdUri, who: &str) -> LoadError {
     LoadError::usage(format!(
-        "{uri} is in use: {who}. An image in use is never measured; free it first, or name another (a client that died \
-         without a word is forgotten after half a minute)"
+        "{uri} is in use: {who}. An image in use is never measured; free it first, or name another (the cluster removes a \
+         crashed client after half a minute)"
     ))
 }
 
@@ -346,8 +354,8 @@ fn without_cache(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     match wrong {
         None => Ok(()),
         Some((name, value)) => Err(LoadError::usage(format!(
-            "{uri}: the image, or its pool, says {name} = {value}, so that writes are answered by memory of this host: take it \
-             back (rbd config image remove {}/{} {name}, or rbd config pool remove {} {name})",
+            "{uri}: the image or its pool sets {name} = {value}, so a cache in this host's memory would acknowledge writes: \
+             remove the setting (rbd config image remove {}/{} {name}, or rbd config pool remove {} {name})",
             uri.pool, uri.image, uri.pool
         ))),
     }

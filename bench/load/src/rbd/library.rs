@@ -21,7 +21,7 @@ pub(crate) type Handle = *mut c_void;
 /// Called once for each I/O, by a thread of the library, with what it was given.
 pub(crate) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
-/// `rbd_image_watcher_t`: who has an image open.
+/// `rbd_image_watcher_t`: a client that has an image open.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watcher {

@@ -11,7 +11,7 @@ use crate::error::LoadError;
 /// What may stand in a name as it is; in a path the slash too.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 const PATH: &AsciiSet = &NAME.remove(b'/');
-/// Who asks the cluster, if nobody is named.
+/// The Ceph user, if none is named.
 const USER: &str = "admin";
 
 /// An image of a Ceph cluster: `rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME`.
@@ -23,7 +23,7 @@ pub struct RbdUri {
     pub namespace: String,
     /// The name of the image.
     pub image: String,
-    /// Who asks, as in `client.admin`, without `client.`.
+    /// The Ceph user, as in `client.admin`, without `client.`.
     pub user: String,
     /// The cluster's configuration; if none is named, the one that Ceph finds by itself.
     pub conf: Option<PathBuf>,
@@ -51,8 +51,8 @@ impl FromStr for RbdUri {
     fn from_str(text: &str) -> Result<RbdUri, LoadError> {
         let wrong = |why: &str| {
             LoadError::usage(format!(
-                "target \"{text}\": {why}; write rbd:POOL/IMAGE, with ?user=NAME&conf=PATH&keyring=PATH&namespace=NAME \
-                 behind it as far as they are wanted"
+                "target \"{text}\": {why}; write rbd:POOL/IMAGE, followed by the options that you need: \
+                 ?user=NAME&conf=PATH&keyring=PATH&namespace=NAME"
             ))
         };
         let decoded = |part: &str, what: &str| {

@@ -66,7 +66,7 @@ impl Entry {
         self.0 & !REPORTED == other.0 & !REPORTED
     }
 
-    /// A write whose outcome nobody saw may have left anything between the old content and the new.
+    /// A write without a known outcome may have left anything between the old content and the new.
     pub(super) fn outcome_unknown(self) -> bool {
         self.issued() > self.acknowledged()
     }
@@ -200,7 +200,8 @@ impl Journal {
                 return Err(error(match i {
                     0 => "the file is not a journal, and is not changed; name another file".into(),
                     _ => format!(
-                        "it is of a disk or unit of {found} bytes, and this is {value}; name another file"
+                        "the journal is for a disk or a unit of {found} bytes, but this one has {value} bytes; name another \
+                         file"
                     ),
                 }));
             }
@@ -209,8 +210,8 @@ impl Journal {
         if !fresh {
             journal.settle(reported).map_err(|unit| {
                 error(format!(
-                    "it is damaged: what it says of the unit at byte {} cannot be; restore it, or begin with a new \
-                     one and a new fill",
+                    "the journal is damaged: its entry for the unit at byte {} is impossible; restore the journal, or begin \
+                     with a new journal and a new fill",
                     unit as u64 * journal.unit as u64
                 ))
             })?;
@@ -218,7 +219,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Drops the claims of whoever used it before, and the marks that are to go. The error is the first unit whose
+    /// Drops the claims of the process that used it before, and the marks that are to go. The error is the first unit whose
     /// entry is damaged. Only what changes is stored, so that a large journal stays clean and cheap to open.
     pub(super) fn settle(&self, reported: Reported) -> Result<(), usize> {
         let gone = match reported {
@@ -370,8 +371,8 @@ fn write_zeros(file: &File, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes an empty file for a journal that nobody else knows of, in this folder: a new one, under a name that cannot
-/// be guessed, so that nothing that somebody left or placed there is taken for it. Says which file it is.
+/// Makes an empty file for a private journal, in this folder: a new one, under a name that cannot
+/// be guessed, so that no file that was left or placed there is taken for it. Says which file it is.
 pub fn temporary_journal(folder: &Path) -> Result<(PathBuf, FileIdentity), LoadError> {
     let place = |e: io::Error| {
         LoadError::usage(format!(

@@ -11,7 +11,7 @@
 //! - once a generation has been read, nothing older may be read later: reading acknowledges.
 //!
 //! While a write to a unit is in flight, its content is judged only as far as it can be: torn content is counted
-//! as *unjudged*. A write whose outcome nobody saw (an error, a killed process) leaves two possible generations,
+//! as *unjudged*. A write without a known outcome (an error, a killed process) leaves two possible generations,
 //! or a mixture of both, since devices write no more than a sector at once: a checksum that fails there is
 //! *unjudged* as well. (No mixture lacks the tag: both generations have it, in their first sector.)
 //!
@@ -40,9 +40,9 @@ pub(crate) struct Verifier {
 
 /// The bad blocks that a job has found so far, while it runs.
 #[derive(Clone)]
-pub struct Found(pub(crate) Vec<Arc<Verifier>>);
+pub struct BadBlocks(pub(crate) Vec<Arc<Verifier>>);
 
-impl Found {
+impl BadBlocks {
     /// All disks together; `checked` counts the bad ones only. Nothing, if the job does not verify.
     pub fn report(&self) -> VerifyReport {
         let mut all = VerifyReport::default();

@@ -295,7 +295,7 @@ fn what_is_found_is_known_while_the_job_runs_and_each_bad_unit_once() {
     ended.merge(disk.read_again(1));
     ended.merge(disk.read_again(1));
     let Disk { verifier, .. } = disk;
-    let found = Found(vec![Arc::new(verifier)]).report();
+    let found = BadBlocks(vec![Arc::new(verifier)]).report();
     assert_eq!((found.lost, found.corrupt, found.bad()), (1, 1, 2));
     assert_eq!((found.bad(), &found.examples), (ended.bad(), &ended.examples));
     assert_eq!(found.checked, 2, "the bad ones only");

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::baseline::history::History;
-use crate::baseline::kept::{Kept, file_of};
+use crate::baseline::kept::{KeptResult, file_of};
 use crate::baseline::name::BaselineName;
 use crate::baseline::store::{Added, Addition, BaselineStore, Pin};
 use crate::baseline::trend::Trend;
@@ -75,7 +75,7 @@ pub enum KeptAs {
 }
 
 impl RunName {
-    fn of(kept: &Kept) -> RunName {
+    fn of(kept: &KeptResult) -> RunName {
         RunName {
             place: kept.run.place.clone(),
             study: kept.run.study.clone(),
@@ -92,17 +92,17 @@ impl Gate {
     pub fn of(
         baseline: &BaselineName,
         history: &History,
-        this: &Kept,
+        this: &KeptResult,
         allowed_slower_percent: f64,
         accepted: bool,
     ) -> Result<Gate, StudyError> {
-        let is_this = |kept: &Kept| kept.file() == this.file();
+        let is_this = |kept: &KeptResult| kept.file() == this.file();
         let pinned = history.pinned.as_ref().filter(|pinned| !is_this(pinned));
-        let compared = |pinned: &Kept| {
+        let compared = |pinned: &KeptResult| {
             Comparison::of_records(&pinned.run, &this.run, allowed_slower_percent, Constant::System)
         };
         let has_common =
-            |pinned: &&Kept| pinned.run.loads.iter().any(|load| this.run.load(&load.label).is_some());
+            |pinned: &&KeptResult| pinned.run.loads.iter().any(|load| this.run.load(&load.label).is_some());
         let comparable = pinned.filter(|pinned| !accepted || has_common(pinned));
         let comparison = comparable.map(compared).transpose()?;
         let mut notes = Vec::new();
@@ -134,7 +134,7 @@ impl Gate {
         &mut self,
         store: &dyn BaselineStore,
         baseline: &BaselineName,
-        this: &Kept,
+        this: &KeptResult,
         pin: Pin,
         allowed_slower_percent: f64,
     ) -> Result<(), StudyError> {
@@ -156,7 +156,7 @@ impl Gate {
     }
 
     /// Notes that the store has added this run, and in which file.
-    pub fn note_added(&mut self, this: &Kept, added: Added, place: String) {
+    pub fn note_added(&mut self, this: &KeptResult, added: Added, place: String) {
         // A run that was kept before and is compared with nothing is the pinned one.
         let was_pinned = !added.is_new && self.pinned.is_none();
         self.kept = if added.is_pinned || was_pinned { KeptAs::Pinned } else { KeptAs::Kept };
@@ -175,7 +175,7 @@ impl Gate {
 
     /// Notes that this run is not added, and why. If it is among the results that were kept before, it stays there; `place`
     /// is its file.
-    pub fn note_not_added(&mut self, history: &History, this: &Kept, because: &str, place: String) {
+    pub fn note_not_added(&mut self, history: &History, this: &KeptResult, because: &str, place: String) {
         if !history.files.contains(&this.file()) {
             self.not_kept_because = Some(because.to_string());
             return;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use loadline_base::figures::listed;
 use loadline_study::StudyError;
 
-use crate::baseline::kept::{Kept, PINNED_FILE, is_kept, parse_pinned};
+use crate::baseline::kept::{KeptResult, PINNED_FILE, is_kept, parse_pinned};
 use crate::baseline::name::BaselineName;
 use crate::baseline::store::BaselineStore;
 
@@ -18,9 +18,9 @@ const MOST_NAMED: usize = 12;
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// The result that new runs are compared with; `None` if nothing is kept.
-    pub pinned: Option<Kept>,
+    pub pinned: Option<KeptResult>,
     /// The results that were kept last, the oldest first; at most [`MOST_RESULTS`].
-    pub recent: Vec<Kept>,
+    pub recent: Vec<KeptResult>,
     /// The files of all kept results.
     pub files: BTreeSet<String>,
 }
@@ -30,7 +30,7 @@ impl History {
     pub fn read(store: &dyn BaselineStore, baseline: &BaselineName) -> Result<History, StudyError> {
         let all = store.files(baseline)?;
         let files: BTreeSet<String> = all.iter().filter(|file| is_kept(file)).cloned().collect();
-        let kept = |file: &str| Kept::parse(&store.place(baseline, file), store.read(baseline, file)?);
+        let kept = |file: &str| KeptResult::parse(&store.place(baseline, file), store.read(baseline, file)?);
         let pinned = match all.contains(PINNED_FILE) {
             true => {
                 let place = store.place(baseline, PINNED_FILE);
@@ -48,7 +48,7 @@ impl History {
             false => files.first().cloned(),
         };
         let recent = files.iter().skip(files.len().saturating_sub(MOST_RESULTS));
-        let recent = recent.map(|file| kept(file)).collect::<Result<Vec<Kept>, StudyError>>()?;
+        let recent = recent.map(|file| kept(file)).collect::<Result<Vec<KeptResult>, StudyError>>()?;
         let pinned = pinned.map(|file| kept(&file)).transpose()?;
         Ok(History { pinned, recent, files })
     }

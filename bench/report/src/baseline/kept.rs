@@ -25,7 +25,7 @@ const PINNED_ADVICE: &str =
 /// A result that is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct KeptResult {
     /// `loadline-kept`.
     pub format: String,
     /// Version of this format.
@@ -52,18 +52,18 @@ struct Pinned {
     result: String,
 }
 
-impl Kept {
+impl KeptResult {
     /// Of a run, measured while this commit was checked out.
-    pub fn new(run: RunRecord, commit: Option<String>) -> Kept {
+    pub fn new(run: RunRecord, commit: Option<String>) -> KeptResult {
         let (compared_with, slower) = (None, BTreeSet::new());
-        Kept { format: KEPT.name.into(), version: KEPT.version, commit, compared_with, slower, run }
+        KeptResult { format: KEPT.name.into(), version: KEPT.version, commit, compared_with, slower, run }
     }
 
     /// The same run with what it came to beside the pinned result in the file `pinned`.
-    pub fn judged(&self, pinned: String, comparison: &Comparison) -> Kept {
+    pub fn judged(&self, pinned: String, comparison: &Comparison) -> KeptResult {
         let slower = comparison.loads.iter().filter(|load| load.beyond_allowed);
         let slower = slower.map(|load| load.label.clone()).collect();
-        Kept { compared_with: Some(pinned), slower, ..self.clone() }
+        KeptResult { compared_with: Some(pinned), slower, ..self.clone() }
     }
 
     /// The file in which it is kept: the same for the same run, and in the order in which runs began.
@@ -78,8 +78,8 @@ impl Kept {
     }
 
     /// Reads the text of a file. `place` is what messages call the file, and what the run is called in a comparison.
-    pub fn parse(place: &str, text: String) -> Result<Kept, StudyError> {
-        let mut kept: Kept = sealed::parse(Path::new(place), text, KEPT, KEPT_ADVICE)?;
+    pub fn parse(place: &str, text: String) -> Result<KeptResult, StudyError> {
+        let mut kept: KeptResult = sealed::parse(Path::new(place), text, KEPT, KEPT_ADVICE)?;
         kept.run.place = place.to_string();
         Ok(kept)
     }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::baseline::history::History;
-use crate::baseline::kept::Kept;
+use crate::baseline::kept::KeptResult;
 use crate::compare::configuration::unlike;
 use crate::compare::record::LoadRecord;
 use crate::compare::{Comparison, Constant, Figure};
@@ -72,34 +72,35 @@ pub struct BetweenRuns {
 
 impl Trend {
     /// Every load of `this` beside the results that were kept last. `comparison` is that of `this` with the pinned result.
-    pub fn all(history: &History, this: &Kept, comparison: Option<&Comparison>) -> Vec<Trend> {
-        let pinned = history.pinned.as_ref().map(Kept::file);
-        let is_like = |kept: &&Kept| {
+    pub fn all(history: &History, this: &KeptResult, comparison: Option<&Comparison>) -> Vec<Trend> {
+        let pinned = history.pinned.as_ref().map(KeptResult::file);
+        let is_like = |kept: &&KeptResult| {
             let is_of_pin = Some(kept.file()) == pinned || pinned.is_some() && kept.compared_with == pinned;
             kept.file() != this.file()
                 && is_of_pin
                 && kept.run.disks == this.run.disks
                 && unlike(&kept.run, &this.run, Constant::System).is_empty()
         };
-        let like: Vec<&Kept> = history.recent.iter().filter(is_like).collect();
+        let like: Vec<&KeptResult> = history.recent.iter().filter(is_like).collect();
         let trend = |load: &LoadRecord| {
             let decides = comparison.and_then(|comparison| {
                 comparison.loads.iter().find(|compared| compared.label == load.label)?.decided_by
             });
-            let is_slower = |kept: &&&Kept| Some(kept.file()) != pinned && kept.slower.contains(&load.label);
-            let kept: Vec<&Kept> = like.iter().filter(|kept| !is_slower(kept)).copied().collect();
+            let is_slower =
+                |kept: &&&KeptResult| Some(kept.file()) != pinned && kept.slower.contains(&load.label);
+            let kept: Vec<&KeptResult> = like.iter().filter(|kept| !is_slower(kept)).copied().collect();
             Trend::of(&kept, load, decides)
         };
         this.run.loads.iter().map(trend).collect()
     }
 
-    fn of(kept: &[&Kept], this: &LoadRecord, decides: Option<Figure>) -> Trend {
+    fn of(kept: &[&KeptResult], this: &LoadRecord, decides: Option<Figure>) -> Trend {
         let figure = decides.unwrap_or(match (this.has_rate, this.median(Figure::P99Us)) {
             (false, _) => Figure::Iops,
             (true, Some(_)) => Figure::P99Us,
             (true, None) => Figure::MeanUs,
         });
-        let result = |kept: &&Kept| {
+        let result = |kept: &&KeptResult| {
             let load = kept.run.load(&this.label).filter(|load| load.keys == this.keys)?;
             Some(TrendResult {
                 run_id: kept.run.run_id.clone(),

@@ -87,7 +87,7 @@ pub(super) fn study(run: &Run) -> BTreeMap<String, String> {
     flat(&serde_json::to_value(&study).unwrap_or_default())
 }
 
-/// Who measured.
+/// The workers that measured.
 pub(super) fn fleet(run: &Run) -> BTreeMap<String, String> {
     let workers = &run.manifest.workers;
     let distinct = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");

@@ -18,7 +18,7 @@ use crate::report::Report;
 pub struct Run {
     /// Its folder, as it was given.
     pub folder: String,
-    /// What was asked, by whom it was measured, and which steps were planned.
+    /// What was requested, which workers measured it, and which steps were planned.
     pub manifest: Manifest,
     /// The figures of the run.
     pub report: Report,

@@ -35,7 +35,7 @@ fn measured(study: &Study, seconds: [(u64, u64); 2], reads_us: u64, writes_us: u
         StepResult::empty("run", &step, When::at(UNIX_EPOCH + Duration::from_millis(1_700_000_000_123)));
     (result.figures, result.histograms, result.seconds) =
         (window.figures(), window.histograms(), window.seconds());
-    result.cpu = CpuTime { user_s: 3.0, system_s: 6.0, looking_s: 0.0 };
+    result.cpu = CpuTime { user_s: 3.0, system_s: 6.0, polling_s: 0.0 };
     result.workers = ["node-1/0", "node-1/1"].map(|id| worker(id, "io_uring")).into();
     result
 }

@@ -95,7 +95,7 @@ pub struct Figure {
     /// Percent of the I/Os that are writes.
     pub write_percent: u8,
     /// Random or sequential.
-    pub pattern: Order,
+    pub pattern: AccessPattern,
     /// I/Os a second.
     pub iops: Option<f64>,
     /// 10^6 bytes a second.
@@ -119,7 +119,7 @@ pub struct Limits {
 /// The order of the offsets of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum AccessPattern {
     /// Each I/O goes to an offset drawn at random.
     Random,
     /// Each I/O goes to the offset behind the last one.
@@ -134,7 +134,7 @@ pub struct Shape {
     /// Percent of the I/Os that are writes.
     pub write_percent: u8,
     /// Random or sequential.
-    pub order: Order,
+    pub order: AccessPattern,
 }
 
 impl Shape {
@@ -142,8 +142,8 @@ impl Shape {
     /// alignment than its block, or its writes are cheaper or dearer than those of a data sheet.
     pub fn of(profile: &Profile) -> Result<Shape, &'static str> {
         let order = match profile.pattern {
-            Pattern::Random => Order::Random,
-            Pattern::Sequential | Pattern::SequentialInterleaved => Order::Sequential,
+            Pattern::Random => AccessPattern::Random,
+            Pattern::Sequential | Pattern::SequentialInterleaved => AccessPattern::Sequential,
             Pattern::Mixed { .. } => return Err(NEITHER),
         };
         if !profile.hot_spots.is_empty() || profile.alignment.is_some_and(|by| by != profile.block_size) {
@@ -174,7 +174,7 @@ impl Shape {
 
     /// Whether it is compared by throughput, as large sequential I/Os are, and not by IOPS.
     pub fn in_bytes(self) -> bool {
-        self.order == Order::Sequential
+        self.order == AccessPattern::Sequential
     }
 
     /// Whether a published figure is of a load like this one: random with the same block, or sequential with large blocks; only
@@ -187,8 +187,8 @@ impl Shape {
             self.write_percent == figure.write_percent
         };
         let size = match self.order {
-            Order::Random => figure.block.is_some_and(|block| block.0 == self.block),
-            Order::Sequential => self.block >= LEAST_SEQUENTIAL,
+            AccessPattern::Random => figure.block.is_some_and(|block| block.0 == self.block),
+            AccessPattern::Sequential => self.block >= LEAST_SEQUENTIAL,
         };
         mix && size && self.order == figure.pattern
     }
@@ -199,8 +199,8 @@ impl Figure {
     /// one; `None` if it is not published in that unit.
     pub fn value(&self) -> Option<f64> {
         match self.pattern {
-            Order::Random => self.iops,
-            Order::Sequential => self.mb_per_s.map(|mb| mb * 1e6),
+            AccessPattern::Random => self.iops,
+            AccessPattern::Sequential => self.mb_per_s.map(|mb| mb * 1e6),
         }
     }
 }
@@ -259,7 +259,7 @@ mod tests {
                 assert!(figure.write_percent <= 100, "{name}");
                 assert!(figure.iops.is_some() != figure.mb_per_s.is_some(), "{name}: {figure:?}");
                 assert!(figure.value().is_some(), "{name}: random in IOPS, sequential in MB/s: {figure:?}");
-                assert!(figure.pattern == Order::Sequential || figure.block.is_some(), "{name}");
+                assert!(figure.pattern == AccessPattern::Sequential || figure.block.is_some(), "{name}");
                 assert!(figure.iops.is_none_or(|iops| (1.0..1e8).contains(&iops)), "{name}");
                 assert!(figure.mb_per_s.is_none_or(|mb| (50.0..1e6).contains(&mb)), "{name}");
                 assert!(figure.mean_ms.is_none_or(|ms| (0.01..100.0).contains(&ms)), "{name}");
@@ -291,17 +291,17 @@ mod tests {
             within_ms: None,
         };
         let like = |name: &str, figure: &Figure| shape(name).unwrap().is_like(figure);
-        let read = figure(Some(4), 0, Order::Random);
+        let read = figure(Some(4), 0, AccessPattern::Random);
         assert!(like("B4-T1-O1-W0-PR", &read));
         for other in ["B8-T1-O1-W0-PR", "B4-T1-O1-W1-PR", "B4-T1-O1-W100-PR", "B4-T1-O1-W0-PS"] {
             assert!(!like(other, &read), "{other}");
         }
-        let mixed = figure(Some(4), 30, Order::Random);
+        let mixed = figure(Some(4), 30, AccessPattern::Random);
         assert!(like("B4-T1-O1-W30-PR", &mixed) && like("B4-T1-O1-W33-PR", &mixed));
         for other in ["B4-T1-O1-W0-PR", "B4-T1-O1-W50-PR", "B4-T1-O1-W100-PR"] {
             assert!(!like(other, &mixed), "{other}");
         }
-        let streamed = figure(None, 100, Order::Sequential);
+        let streamed = figure(None, 100, AccessPattern::Sequential);
         assert!(like("B512-T1-O1-W100-PS", &streamed) && like("B64-T1-O1-W100-PSI", &streamed));
         for other in ["B4-T1-O1-W100-PS", "B512-T1-O1-W0-PS", "B512-T1-O1-W100-PR"] {
             assert!(!like(other, &streamed), "{other}");

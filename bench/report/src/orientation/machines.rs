@@ -5,7 +5,7 @@ use loadline_base::units::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::known::{Figure, Limits, Machine, Order, Shape, Source, known};
+use super::known::{AccessPattern, Figure, Limits, Machine, Shape, Source, known};
 use super::{Load, Within};
 
 /// A machine's blocks are similar to a load's if neither is more than so many times the other.
@@ -73,8 +73,8 @@ fn count(machine: &Machine, machines: f64, each: String) -> MachineCount {
 fn is_similar(shape: Shape, needs: &Figure) -> bool {
     let Some(block) = needs.block else { return false };
     let ratio = shape.block as f64 / block.0 as f64;
-    shape.order == Order::Random
-        && needs.pattern == Order::Random
+    shape.order == AccessPattern::Random
+        && needs.pattern == AccessPattern::Random
         && (1.0 / SIMILAR_BLOCK..=SIMILAR_BLOCK).contains(&ratio)
         && shape.write_percent.abs_diff(needs.write_percent) <= SIMILAR_MIX
 }

@@ -58,7 +58,7 @@ pub fn bands(folder: &RunFolder) -> (Vec<Band>, Option<String>) {
         Ok(file) => BufReader::new(file.take(MOST_BYTES)),
         Err(e) => return failed(e),
     };
-    let mut found = Found::default();
+    let mut found = BandCollector::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -75,9 +75,9 @@ pub fn bands(folder: &RunFolder) -> (Vec<Band>, Option<String>) {
     (found.bands, left)
 }
 
-/// What was found so far.
+/// The bands that were collected from the events read so far.
 #[derive(Default)]
-struct Found {
+struct BandCollector {
     bands: Vec<Band>,
     /// Those that are not over, by what ends them.
     open: BTreeMap<String, usize>,
@@ -89,7 +89,7 @@ struct Found {
     condition: Option<String>,
 }
 
-impl Found {
+impl BandCollector {
     fn take(&mut self, event: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         let at = text(&event["at"]);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_began_and_ended_is_a_band_and_a_loss_lasts_until_the_worker_is_back() {
-        let mut found = Found::default();
+        let mut found = BandCollector::default();
         for event in [
             json!({"at": "1", "event": "fill_began"}),
             json!({"at": "2", "event": "fill_done"}),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_run_that_crashed_was_over_with_its_last_word() {
-        let mut found = Found::default();
+        let mut found = BandCollector::default();
         for event in [
             json!({"at": "18:00", "event": "warm_up_began"}),
             json!({"at": "18:01", "event": "starting"}),

@@ -1,4 +1,4 @@
-//! The report as one offline page: an HTML file that holds everything, and asks nobody for anything.
+//! The report as one offline page: an HTML file that holds everything, and requests nothing from any server.
 //!
 //! The page is a program (`web/`, built into this crate) and a stream of [`Message`]s, of which a later one takes the
 //! place of an earlier one of the same kind (and step). In the file they are lines of JSON, compressed, all at once.

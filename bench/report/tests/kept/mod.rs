@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loadline_report::baseline::{Addition, BaselineName, BaselineStore, History, Kept, Pin};
+use loadline_report::baseline::{Addition, BaselineName, BaselineStore, History, KeptResult, Pin};
 use loadline_report::compare::RunRecord;
 use loadline_report::compare::record::{LoadRecord, RepeatRecord};
 
@@ -49,14 +49,14 @@ pub(crate) fn record(number: usize, iops: f64) -> RunRecord {
 }
 
 /// The `number`-th run as it is kept, compared with the first.
-pub(crate) fn kept(number: usize, iops: f64) -> Kept {
-    let kept = |number| Kept::new(record(number, iops), Some("0123456789abcdef0123".into()));
+pub(crate) fn kept(number: usize, iops: f64) -> KeptResult {
+    let kept = |number| KeptResult::new(record(number, iops), Some("0123456789abcdef0123".into()));
     let first = (number > 0).then(|| kept(0).file());
-    Kept { compared_with: first, ..kept(number) }
+    KeptResult { compared_with: first, ..kept(number) }
 }
 
 #[allow(dead_code)]
-pub(crate) fn addition(kept: &Kept, pin: Pin) -> Addition {
+pub(crate) fn addition(kept: &KeptResult, pin: Pin) -> Addition {
     Addition { file: kept.file(), text: kept.text(), pin }
 }
 

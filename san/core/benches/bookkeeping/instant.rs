@@ -9,11 +9,11 @@ use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::Map;
 use loadline_san_core::message::{Content, FromOwner, FromReplica, Payload, Promise, ToOwner, ToReplica};
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::replica::{self, Replica};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{Action, Ask, Event, Request, RequestId, Status, Times, Volume};
+use loadline_san_core::volume::{Action, Event, Request, RequestId, RequestOp, Status, Times, Volume};
 
 /// Blocks of the volume.
 pub(crate) const BLOCKS: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl Instant {
             epoch: Epoch(1),
             made_by: ProposalId { by: nobody, number: 0 },
             owner: nobody,
-            state: State::TakingOver,
+            state: RecordState::TakingOver,
             attachment: 0,
             fence: 0,
             lease_ns: LEASE_NS,
@@ -68,7 +68,7 @@ impl Instant {
             groups,
         };
         let now = Moment(1);
-        let found = Found {
+        let found = DurableState {
             promise: Promise { epoch: Epoch(0), owner: nobody },
             commit_point: Position::START,
             epoch: Epoch(0),
@@ -109,9 +109,9 @@ impl Instant {
     }
 
     /// A client asks for one block.
-    pub(crate) fn ask(&mut self, ask: Ask<u32>, block: u64) {
+    pub(crate) fn ask(&mut self, op: RequestOp<u32>, block: u64) {
         self.requests += 1;
-        let request = Request { id: RequestId(self.requests), ask, sector: block * 8, sectors: 8 };
+        let request = Request { id: RequestId(self.requests), op, sector: block * 8, sectors: 8 };
         self.step(Event::Request(request));
     }
 
@@ -149,7 +149,7 @@ impl Instant {
                     self.step(Event::Swapped(made_by, Answer::Committed, replaces));
                 }
                 // All answer at once, however far the clock leaps.
-                Action::Ask { .. } => {}
+                Action::QueryNodes { .. } => {}
                 Action::Complete(_, result) => {
                     assert_eq!(result, Ok(()));
                     self.done += 1;

@@ -4,7 +4,7 @@
 mod instant;
 
 use instant::{BLOCKS, Instant};
-use loadline_san_core::volume::Ask;
+use loadline_san_core::volume::RequestOp;
 
 /// Requests that are outstanding.
 const OUTSTANDING: u64 = 32;
@@ -46,7 +46,7 @@ fn measure(copies: u64, stripes: u32, writes: bool) -> f64 {
         for _ in 0..OUTSTANDING {
             // Any order will do, as long as few overlap.
             block = u64::wrapping_mul(block, 6_364_136_223_846_793_005).wrapping_add(1442695040888963407);
-            cluster.ask(if writes { Ask::Write(0) } else { Ask::Read }, (block >> 20) % BLOCKS);
+            cluster.ask(if writes { RequestOp::Write(0) } else { RequestOp::Read }, (block >> 20) % BLOCKS);
         }
         cluster.settle();
         // So much time for these, that heartbeats come at their rate at a million a second.

@@ -3,7 +3,7 @@
 use super::{Action, MOST_LISTED, Pending, Replica, Truncation, Work};
 use crate::ids::{Incarnation, NodeId, Owner, Position};
 use crate::lease::Moment;
-use crate::message::{Report, ToOwner};
+use crate::message::{SealReport, ToOwner};
 use crate::range_set::coarse;
 use crate::rule::{Rule, left_out};
 use crate::store::Completion;
@@ -34,7 +34,7 @@ impl Replica {
                 if self.work == Work::Reporting && question == self.questions {
                     self.work = Work::None;
                     let end = Position { sequence: self.durable, ..self.received };
-                    let report = Report { commit_point: self.commit_point, end, full: self.full, above };
+                    let report = SealReport { commit_point: self.commit_point, end, full: self.full, above };
                     self.answer_session(self.sessions, ToOwner::Sealed(report), out);
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::{Action, Pending, Replica, Work};
 use crate::ids::{Position, Sequence};
-use crate::message::{Entry, FromOwner, ToOwner, What};
+use crate::message::{Entry, EntryOp, FromOwner, ToOwner};
 use crate::rule::{Rule, left_out};
 use crate::store::Command;
 
@@ -19,7 +19,7 @@ impl Replica {
         if matches!(self.work, Work::Draining(_) | Work::Truncating(..)) {
             return;
         }
-        let opens = matches!(entry.what, What::Open)
+        let opens = matches!(entry.op, EntryOp::Open)
             && position.ownership > self.received.ownership
             && position.sequence == Sequence(1);
         let follows = position.ownership == self.received.ownership

@@ -1,4 +1,4 @@
-//! A volume that is served: its entries, who has them, who goes.
+//! A volume that is served: its entries, the replicas that have them, and the members that leave.
 //!
 //! What clients ask for is in `jobs`, replicas that come back are in `returning`.
 
@@ -6,13 +6,13 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::link::{Issued, Link, State};
+use super::replica_session::{Issued, ReplicaSession, SessionState};
 use super::returning::{Retry, Returning};
 use super::{Action, Context, Request, RequestId};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::{Leases, Moment};
-use crate::message::{Entry, FromReplica, Progress, ToOwner, ToReplica, What};
+use crate::message::{Entry, EntryOp, FromReplica, Progress, ToOwner, ToReplica};
 use crate::pipeline::Pipeline;
 use crate::range::Exclusion;
 use crate::rule::{Rule, left_out};
@@ -23,7 +23,7 @@ use jobs::Jobs;
 pub(super) struct Group<D> {
     pub(super) pipeline: Pipeline<Issued<D>>,
     leases: Leases,
-    /// Who must have a write, and whose lease a read needs.
+    /// The replicas that must have a write, and whose lease a read needs.
     pub(super) required: Vec<ReplicaId>,
     lenders: Vec<ReplicaId>,
     /// Where a read may go: the local one first.
@@ -32,7 +32,7 @@ pub(super) struct Group<D> {
     pub(super) in_sync: usize,
     /// What was acknowledged before this ownership.
     before: Position,
-    /// Blocks of data in entries that are kept, since somebody has not got them yet.
+    /// Blocks of data in entries that are kept, since a replica has not got them yet.
     pub(super) kept: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Group<D> {
 pub(super) struct Active<D> {
     pub(super) ownership: Epoch,
     pub(super) groups: Vec<Group<D>>,
-    pub(super) links: Vec<Link<D>>,
+    pub(super) sessions: Vec<ReplicaSession<D>>,
     pub(super) jobs: Jobs<D>,
     pub(super) exclusion: Exclusion,
     /// Writes that wait for more replicas in sync.
@@ -65,14 +65,14 @@ pub(super) struct Active<D> {
 
 /// Blocks of data in an entry.
 fn data_blocks<D>(entry: &Entry<D>) -> u64 {
-    if matches!(entry.what, What::Data(_)) { u64::from(entry.blocks) } else { 0 }
+    if matches!(entry.op, EntryOp::Data(_)) { u64::from(entry.blocks) } else { 0 }
 }
 
 impl<D: Clone> Active<D> {
-    /// The second swap has committed: it serves. The members are those with whom it has talked.
+    /// The second swap has committed: it serves. The members are those that it has sessions with.
     pub(super) fn new(
         c: &mut Context,
-        mut links: Vec<Link<D>>,
+        mut sessions: Vec<ReplicaSession<D>>,
         commit_points: &[Position],
         now: Moment,
         out: &mut Vec<Action<D>>,
@@ -82,12 +82,12 @@ impl<D: Clone> Active<D> {
         let ownership = record.epoch;
         // Who was sealed too late to be compared gets nothing of this ownership: its commit point would bless what it holds and
         // nobody else does (rule T1).
-        links.retain(|link| record.groups[link.group.0 as usize].in_sync.contains(&link.replica));
-        links.iter_mut().for_each(Link::beat_at_once);
+        sessions.retain(|session| record.groups[session.group.0 as usize].in_sync.contains(&session.replica));
+        sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
         let mut active = Active {
             ownership,
             groups: Vec::new(),
-            links,
+            sessions,
             jobs: Jobs::default(),
             exclusion: Exclusion::default(),
             held: VecDeque::new(),
@@ -110,8 +110,8 @@ impl<D: Clone> Active<D> {
     /// It serves no more. Returns what it was asked for and has not done; and the names of what is not to be begun again: what is
     /// carried out and not acknowledged, and what clients have asked for that have gone.
     pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> (Vec<Request<D>>, Vec<RequestId>) {
-        for link in self.links.iter().filter(|link| link.is_open()) {
-            link.send(c, ToReplica::Release, out);
+        for session in self.sessions.iter().filter(|session| session.is_open()) {
+            session.send(c, ToReplica::Release, out);
         }
         let (mut unfinished, mut over) = self.jobs.unfinished();
         unfinished.extend(self.held);
@@ -135,7 +135,7 @@ impl<D: Clone> Active<D> {
         self.returning.iter().map(|(replica, returning)| (*replica, returning.left())).collect()
     }
 
-    /// The record has changed, or a change was proposed: who must have what.
+    /// The record has changed, or a change was proposed: the sets of replicas that must have entries follow from both.
     pub(super) fn follow_record(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let swap = c.swap.as_ref().expect("it owns the volume");
         let record = swap.settled();
@@ -163,25 +163,26 @@ impl<D: Clone> Active<D> {
             let joining = joining.map(|(replica, _)| *replica);
             group.pipeline.require(group.required.iter().copied().chain(joining));
         }
-        // A member to whom nobody talks is one whose return was given up while the swap that adds it was undecided.
+        // A member without a session is one whose return was given up while the swap that adds it was undecided.
         for (index, group) in (0..).zip(&self.groups) {
             for replica in &group.required {
-                if !self.links.iter().any(|link| link.replica == *replica) {
-                    let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
-                    link.greet(c, now, State::Greeting, out);
-                    self.links.push(link);
+                if !self.sessions.iter().any(|session| session.replica == *replica) {
+                    let mut session =
+                        ReplicaSession::new(*replica, record.homes[replica], GroupIndex(index), now);
+                    session.greet(c, now, SessionState::Greeting, out);
+                    self.sessions.push(session);
                 }
             }
         }
         // Who has gone from the record gets nothing more.
-        let named = |link: &Link<D>| {
-            self.groups[link.group.0 as usize].required.contains(&link.replica)
-                || self.returning.contains_key(&link.replica)
+        let named = |session: &ReplicaSession<D>| {
+            self.groups[session.group.0 as usize].required.contains(&session.replica)
+                || self.returning.contains_key(&session.replica)
         };
-        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.links).into_iter().partition(named);
-        self.links = stay;
-        for link in go {
-            self.groups[link.group.0 as usize].pipeline.forget(link.replica);
+        let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sessions).into_iter().partition(named);
+        self.sessions = stay;
+        for session in go {
+            self.groups[session.group.0 as usize].pipeline.forget(session.replica);
         }
         for index in 0..self.groups.len() {
             self.acknowledge(c, now, index, out);
@@ -207,18 +208,18 @@ impl<D: Clone> Active<D> {
             kept: 0,
         });
         for replica in members {
-            if !self.links.iter().any(|link| link.replica == replica) {
+            if !self.sessions.iter().any(|session| session.replica == replica) {
                 let home = c.record().expect("it owns the volume").homes[&replica];
-                let mut link = Link::new(replica, home, index, now);
-                link.greet(c, now, State::Sealing, out);
-                self.links.push(link);
+                let mut session = ReplicaSession::new(replica, home, index, now);
+                session.greet(c, now, SessionState::Sealing, out);
+                self.sessions.push(session);
             }
         }
-        let open = Entry { block: 0, blocks: 0, what: What::Open };
+        let open = Entry { block: 0, blocks: 0, op: EntryOp::Open };
         self.issue(c, index, open, None, out);
     }
 
-    /// Issues an entry, and sends it to all who get entries.
+    /// Issues an entry, and sends it to all replicas that get entries.
     pub(super) fn issue(
         &mut self,
         c: &Context,
@@ -234,11 +235,11 @@ impl<D: Clone> Active<D> {
         }
         group.kept += data_blocks(&entry);
         let sequence = group.pipeline.issue(Issued { entry, job });
-        for link in self.links.iter_mut().filter(|link| link.group == index) {
+        for session in self.sessions.iter_mut().filter(|session| session.group == index) {
             // Who has not yet got what comes before gets it all when it is there.
-            if link.is_open() && link.next == sequence {
-                let returning = self.returning.get_mut(&link.replica);
-                link.send_entries(c, self.ownership, &group.pipeline, returning, out);
+            if session.is_open() && session.next == sequence {
+                let returning = self.returning.get_mut(&session.replica);
+                session.send_entries(c, self.ownership, &group.pipeline, returning, out);
             }
         }
     }
@@ -253,15 +254,15 @@ impl<D: Clone> Active<D> {
     }
 
     /// Whether a member of a group answers.
-    pub(super) fn answers(&self, c: &Context, now: Moment, link: &Link<D>) -> bool {
-        link.is_open() && now.since(link.last_answer) < c.times.silent_ns && !link.is_stalled(c, now)
+    pub(super) fn answers(&self, c: &Context, now: Moment, session: &ReplicaSession<D>) -> bool {
+        session.is_open() && now.since(session.last_answer) < c.times.silent_ns && !session.is_stalled(c, now)
     }
 
-    /// Whether all answer who must have a write, also if a proposal that is undecided comes to be.
+    /// Whether all replicas answer that must have a write, also if a proposal that is undecided comes to be.
     pub(super) fn all_answer(&self, c: &Context, now: Moment) -> bool {
         self.groups.iter().flat_map(|group| &group.required).all(|replica| {
-            let link = self.links.iter().find(|link| link.replica == *replica);
-            link.is_some_and(|link| self.answers(c, now, link))
+            let session = self.sessions.iter().find(|session| session.replica == *replica);
+            session.is_some_and(|session| self.answers(c, now, session))
         })
     }
 
@@ -276,20 +277,23 @@ impl<D: Clone> Active<D> {
     ) -> bool {
         let group = self.groups.get(index.0 as usize);
         group.is_some_and(|group| {
-            let meant = |link: &&Link<D>| instead.is_none_or(|instead| link.replica == instead);
-            let others = self.links.iter().filter(|link| link.replica != replica).filter(meant);
-            others.filter(|l| group.readable.contains(&l.replica)).any(|link| self.answers(c, now, link))
+            let meant =
+                |session: &&ReplicaSession<D>| instead.is_none_or(|instead| session.replica == instead);
+            let others = self.sessions.iter().filter(|session| session.replica != replica).filter(meant);
+            others
+                .filter(|session| group.readable.contains(&session.replica))
+                .any(|session| self.answers(c, now, session))
         })
     }
 
     /// Whether all that must have a write have room for it (rule W7).
     pub(super) fn has_room(&self, index: GroupIndex) -> bool {
         let required = &self.groups[index.0 as usize].required;
-        let must_have = |link: &&Link<D>| {
-            let joins = || self.returning.get(&link.replica).is_some_and(Returning::is_joining);
-            link.group == index && (required.contains(&link.replica) || joins())
+        let must_have = |session: &&ReplicaSession<D>| {
+            let joins = || self.returning.get(&session.replica).is_some_and(Returning::is_joining);
+            session.group == index && (required.contains(&session.replica) || joins())
         };
-        !self.links.iter().filter(must_have).any(|link| link.full) || left_out(Rule::W7)
+        !self.sessions.iter().filter(must_have).any(|session| session.full) || left_out(Rule::W7)
     }
 
     pub(super) fn acknowledged(&self, index: GroupIndex) -> Position {
@@ -333,26 +337,28 @@ impl<D: Clone> Active<D> {
         message: ToOwner<D>,
         out: &mut Vec<Action<D>>,
     ) {
-        let Some(at) = self.links.iter().position(|link| link.replica == from.replica) else { return };
-        let link = &mut self.links[at];
-        let stranger = link.is_ours(from) && matches!(message, ToOwner::Stranger);
-        if link.has_restarted(from) || stranger {
+        let Some(at) = self.sessions.iter().position(|session| session.replica == from.replica) else {
+            return;
+        };
+        let session = &mut self.sessions[at];
+        let stranger = session.is_ours(from) && matches!(message, ToOwner::Stranger);
+        if session.has_restarted(from) || stranger {
             self.greet_again(c, now, at, out);
             return;
         }
-        if !link.is_ours(from) || link.state == State::Failed {
+        if !session.is_ours(from) || session.state == SessionState::Failed {
             return;
         }
-        link.last_answer = now;
+        session.last_answer = now;
         match message {
             ToOwner::Welcome(progress) => {
-                if link.state == State::Greeting {
+                if session.state == SessionState::Greeting {
                     self.welcomed(c, now, at, from, &progress, out);
                 }
             }
             ToOwner::Sealed(report) => {
                 // A replica of a group that is new.
-                if link.state == State::Sealing {
+                if session.state == SessionState::Sealing {
                     let progress = Progress {
                         ownership: report.end.ownership,
                         received: report.end.sequence,
@@ -368,12 +374,12 @@ impl<D: Clone> Active<D> {
             }
             ToOwner::Durable(progress) => self.progress(c, now, at, &progress, None, out),
             ToOwner::Alive { asked, granted, progress } => {
-                let group = link.group;
-                link.alive = link.alive.max(asked);
+                let group = session.group;
+                session.alive = session.alive.max(asked);
                 if granted {
-                    let replica = link.replica;
+                    let replica = session.replica;
                     let began = if left_out(Rule::L1) { now } else { asked };
-                    self.groups[link.group.0 as usize].leases.granted(replica, began);
+                    self.groups[session.group.0 as usize].leases.granted(replica, began);
                 }
                 self.progress(c, now, at, &progress, Some(asked), out);
                 self.finish_reads(c, now, out);
@@ -382,21 +388,21 @@ impl<D: Clone> Active<D> {
                 }
             }
             ToOwner::Data { job, content } => {
-                link.answers();
+                session.answers();
                 self.data(c, now, from.replica, job, content, out);
             }
             ToOwner::Mapped { job, map } => {
-                link.answers();
+                session.answers();
                 self.mapped(c, now, job, map, out);
             }
             ToOwner::Listed { after, ranges } => self.listed(c, now, at, after, ranges, out),
             ToOwner::Changed { job, ranges, next } => {
-                link.answers();
+                session.answers();
                 self.changed(c, now, from.replica, job, (ranges, next), out);
             }
             ToOwner::Corrupt { block } => self.found_corrupt(c, now, from.replica, block, out),
             ToOwner::Failed => {
-                link.state = State::Failed;
+                session.state = SessionState::Failed;
                 self.abandon(c, now, from.replica, out);
                 self.change_members(c, now, out);
             }
@@ -407,15 +413,15 @@ impl<D: Clone> Active<D> {
 
     /// A session has ended: another is begun, or the return from the beginning.
     fn greet_again(&mut self, c: &mut Context, now: Moment, at: usize, out: &mut Vec<Action<D>>) {
-        let replica = self.links[at].replica;
+        let replica = self.sessions[at].replica;
         if self.returning.contains_key(&replica) {
             self.abandon(c, now, replica, out);
         } else {
-            self.links[at].greet(c, now, State::Greeting, out);
+            self.sessions[at].greet(c, now, SessionState::Greeting, out);
         }
     }
 
-    /// A member, or one who comes back, answers in a new session.
+    /// A member, or a returning replica, answers in a new session.
     pub(super) fn welcomed(
         &mut self,
         c: &mut Context,
@@ -425,34 +431,34 @@ impl<D: Clone> Active<D> {
         progress: &Progress,
         out: &mut Vec<Action<D>>,
     ) {
-        let link = &mut self.links[at];
-        link.opened(c, from, now, out);
-        link.full = progress.full;
+        let session = &mut self.sessions[at];
+        session.opened(c, from, now, out);
+        session.full = progress.full;
         if self.returning.contains_key(&from.replica) {
             self.order_return(c, now, at, progress, out);
             return;
         }
         let here = progress.ownership == self.ownership;
         let durable = if here { progress.durable } else { Sequence(0) };
-        let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
+        let pipeline = &mut self.groups[session.group.0 as usize].pipeline;
         if left_out(Rule::P3) && durable > pipeline.issued() {
             pipeline.believe(durable);
         }
         let end = Position { ownership: progress.ownership, sequence: progress.durable };
-        if pipeline.connected(from.replica, durable).is_err() || !here && end < link.end {
+        if pipeline.connected(from.replica, durable).is_err() || !here && end < session.end {
             // It has lost what it had said to be durable.
-            link.state = State::Failed;
+            session.state = SessionState::Failed;
             self.change_members(c, now, out);
             return;
         }
-        link.next = if here { progress.received.next() } else { Sequence(1) };
+        session.next = if here { progress.received.next() } else { Sequence(1) };
         // Not one whose joining is undecided: it needs its list if it comes to nothing.
         let record = c.record().expect("it owns the volume");
-        if record.groups[link.group.0 as usize].in_sync.contains(&link.replica) {
-            link.send(c, ToReplica::Joined, out);
+        if record.groups[session.group.0 as usize].in_sync.contains(&session.replica) {
+            session.send(c, ToReplica::Joined, out);
         }
-        link.send_entries(c, self.ownership, pipeline, None, out);
-        self.acknowledge(c, now, self.links[at].group.0 as usize, out);
+        session.send_entries(c, self.ownership, pipeline, None, out);
+        self.acknowledge(c, now, self.sessions[at].group.0 as usize, out);
     }
 
     fn progress(
@@ -464,28 +470,28 @@ impl<D: Clone> Active<D> {
         asked: Option<Moment>,
         out: &mut Vec<Action<D>>,
     ) {
-        let link = &mut self.links[at];
-        let drops = self.returning.contains_key(&link.replica) && !link.returned;
-        if !link.is_open() || drops && !left_out(Rule::C8) {
+        let session = &mut self.sessions[at];
+        let drops = self.returning.contains_key(&session.replica) && !session.returned;
+        if !session.is_open() || drops && !left_out(Rule::C8) {
             return;
         }
-        let index = link.group.0 as usize;
+        let index = session.group.0 as usize;
         let group = &mut self.groups[index];
-        let Some(again) = link.progress(c, now, progress, asked, self.ownership, out) else { return };
+        let Some(again) = session.progress(c, now, progress, asked, self.ownership, out) else { return };
         if progress.ownership == self.ownership {
-            let before = group.pipeline.durable_on(link.replica);
-            if group.pipeline.durable(link.replica, progress.durable).is_err() {
-                link.state = State::Failed;
+            let before = group.pipeline.durable_on(session.replica);
+            if group.pipeline.durable(session.replica, progress.durable).is_err() {
+                session.state = SessionState::Failed;
                 return;
             }
-            if group.pipeline.durable_on(link.replica) > before {
-                link.moves(now);
+            if group.pipeline.durable_on(session.replica) > before {
+                session.moves(now);
             }
         }
-        let replica = link.replica;
+        let replica = session.replica;
         if again {
             let returning = self.returning.get_mut(&replica);
-            link.send_entries(c, self.ownership, &group.pipeline, returning, out);
+            session.send_entries(c, self.ownership, &group.pipeline, returning, out);
         }
         self.acknowledge(c, now, index, out);
         if self.returning.contains_key(&replica) {
@@ -512,8 +518,12 @@ impl<D: Clone> Active<D> {
         self.returning.retain(|replica, returning| !is_member(returning.group(), replica));
         self.retries
             .retain(|replica, _| record.groups.iter().any(|group| group.departed.contains_key(replica)));
-        for link in self.links.iter().filter(|link| link.is_open() && is_member(link.group, &link.replica)) {
-            link.send(c, ToReplica::Joined, out);
+        for session in self
+            .sessions
+            .iter()
+            .filter(|session| session.is_open() && is_member(session.group, &session.replica))
+        {
+            session.send(c, ToReplica::Joined, out);
         }
         for replica in struck {
             self.abandon(c, now, replica, out);
@@ -528,35 +538,38 @@ impl<D: Clone> Active<D> {
 
     /// A node's process has ended: its replicas are as good as silent. Others are asked at once whether they answer.
     pub(super) fn ended(&mut self, c: &Context, now: Moment, node: NodeId) {
-        self.links.iter_mut().for_each(Link::beat_at_once);
-        self.links.iter_mut().filter(|link| link.node == node).for_each(|link| link.is_silent(c, now));
+        self.sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
+        self.sessions
+            .iter_mut()
+            .filter(|session| session.node == node)
+            .for_each(|session| session.is_silent(c, now));
     }
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
             // It was stopped itself: what the members have said meanwhile is still to be read.
-            self.links.iter_mut().for_each(|link| link.wait_anew(now));
+            self.sessions.iter_mut().for_each(|session| session.wait_anew(now));
         }
-        for link in &mut self.links {
-            let pipeline = &self.groups[link.group.0 as usize].pipeline;
+        for session in &mut self.sessions {
+            let pipeline = &self.groups[session.group.0 as usize].pipeline;
             let has_all =
-                pipeline.durable_on(link.replica).is_none_or(|through| through >= pipeline.issued());
-            let ordered = self.returning.get(&link.replica).is_some_and(Returning::is_ordered);
-            if has_all && link.out_of_band_is_durable() && !ordered {
-                link.moves(now);
+                pipeline.durable_on(session.replica).is_none_or(|through| through >= pipeline.issued());
+            let ordered = self.returning.get(&session.replica).is_some_and(Returning::is_ordered);
+            if has_all && session.out_of_band_is_durable() && !ordered {
+                session.moves(now);
             }
             // Its process may have started anew, and what it said to that have been lost.
-            let silent = link.is_open() && now.since(link.last_answer) >= c.times.silent_ns;
-            if silent && !self.returning.contains_key(&link.replica) {
-                link.greet(c, now, State::Greeting, out);
+            let silent = session.is_open() && now.since(session.last_answer) >= c.times.silent_ns;
+            if silent && !self.returning.contains_key(&session.replica) {
+                session.greet(c, now, SessionState::Greeting, out);
             }
-            if link.state == State::Failed && link.was_asked_long_ago(c, now) {
+            if session.state == SessionState::Failed && session.was_asked_long_ago(c, now) {
                 // Another life of its process may have found its device well: what it has is compared then.
-                link.greet(c, now, State::Greeting, out);
+                session.greet(c, now, SessionState::Greeting, out);
             }
-            link.ask_again(c, now, out);
-            let commit_point = self.groups[link.group.0 as usize].pipeline.acknowledged();
-            link.heartbeat(c, now, self.ownership, commit_point, out);
+            session.ask_again(c, now, out);
+            let commit_point = self.groups[session.group.0 as usize].pipeline.acknowledged();
+            session.heartbeat(c, now, self.ownership, commit_point, out);
         }
         self.read_again(c, now, out);
         self.look_for_departed(c, now, out);

@@ -1,4 +1,4 @@
-//! Who may ask: clients are let in when it is known how often the volume was attached, and lose it when others attach it
+//! Which clients may send requests: clients are let in when it is known how often the volume was attached, and lose it when others attach it
 //! elsewhere (rule T12).
 
 use super::{Action, Failure, Role, Volume};
@@ -38,7 +38,7 @@ impl Clients {
         self.coming && self.here.is_none()
     }
 
-    /// Whether the volume is to be claimed whoever owns it: for clients that are here, or because an attach was ordered.
+    /// Whether the volume is to be claimed whichever node owns it: for clients that are here, or because an attach was ordered.
     pub(super) fn claim_it(&self) -> bool {
         self.are_here() || self.fence.is_some()
     }

@@ -19,7 +19,7 @@ pub(super) struct Context {
     pub(super) volume: VolumeId,
     pub(super) times: Times,
     pub(super) swap: Option<Swap>,
-    /// The last epoch at which it was the owner: what it says is of that one. A record that makes somebody else the owner
+    /// The last epoch at which it was the owner: what it says is of that one. A record that makes another node the owner
     /// gives it no right to speak at its epoch.
     pub(super) mine: Epoch,
     /// Since when a proposal is undecided, and when it was last sent.

@@ -24,9 +24,9 @@ pub const MOST_MAPPED: usize = 2048;
 /// Sectors in a block. A sector has 512 bytes.
 pub const SECTORS: u64 = 8;
 
-/// What a client asks for.
+/// The operation that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask<D> {
+pub enum RequestOp<D> {
     /// Return the data of the sectors.
     Read,
     /// Tell what the blocks of its sectors hold, as far as the copies know without reading them. → [`Action::Map`]
@@ -46,8 +46,8 @@ pub enum Ask<D> {
 pub struct Request<D> {
     /// The id by which the request is completed.
     pub id: RequestId,
-    /// What it asks for.
-    pub ask: Ask<D>,
+    /// The operation.
+    pub op: RequestOp<D>,
     /// The first sector.
     pub sector: u64,
     /// The number of sectors, 0 for a flush.
@@ -84,9 +84,9 @@ pub enum Failure {
     Corrupt,
 }
 
-/// Something that a person decides about a volume.
+/// A command of an operator for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum VolumeCommand {
     /// A new, empty replica is to become a member. It is durable on its device.
     Add {
         /// The group.
@@ -146,7 +146,7 @@ pub enum Event<D> {
     Cancel(RequestId),
     /// Its clients have gone. What they asked for is dropped.
     Detach,
-    /// It is to be taken over if nobody serves it.
+    /// It is to be taken over if no node serves it.
     Watch(bool),
     /// A client asks.
     Request(Request<D>),
@@ -159,7 +159,7 @@ pub enum Event<D> {
     /// What [`Action::Merge`] asked for, in this ownership.
     Merged(Epoch, Job, D),
     /// A person decides.
-    Order(Order),
+    Command(VolumeCommand),
     /// The process of another node has ended, as far as is known: its address has refused connections for a while. Its replicas
     /// are not waited for as those are that have fallen silent. If that is an error, they come back as any that was away.
     Ended(NodeId),
@@ -199,7 +199,7 @@ pub enum Action<D> {
     },
     /// Ask nodes through the configuration store whether they run, and which of each other they reach. → [`Event::Reaches`] or
     /// [`Event::Silent`] for each; none while the store is away.
-    Ask {
+    QueryNodes {
         /// The nodes that are asked.
         nodes: Vec<NodeId>,
         /// How long they have to answer once the question is in the store, nanoseconds.
@@ -207,7 +207,7 @@ pub enum Action<D> {
     },
     /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
     Fill {
-        /// Who reads.
+        /// The request that reads.
         request: RequestId,
         /// Where it belongs, in blocks from the one with the request's first sector.
         at: u64,
@@ -229,7 +229,7 @@ pub enum Action<D> {
     ///
     /// Of a write: all its blocks. Of zeroes: its first block if `head` is given, then its last if `tail` is.
     ///
-    /// The request may have ended when that is done, and even the ownership: then the blocks are for nobody.
+    /// The request may have ended when that is done, and even the ownership: then the blocks are not used.
     Merge {
         /// To be told with the answer.
         ownership: Epoch,
@@ -248,25 +248,25 @@ pub enum Action<D> {
     Detached,
     /// A request has ended.
     Complete(RequestId, Result<(), Failure>),
-    /// An order was carried out: the record says so. Or it cannot be, or nobody knows.
-    Done(Result<(), OrderError>),
+    /// The result of a command: the record has it, it was refused, or the result is unknown.
+    Done(Result<(), CommandError>),
 }
 
-/// Why an order is not carried out. Nothing was changed by it.
+/// Why a command was not carried out. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OrderError {
-    /// Somebody else owns it, or nobody.
+pub enum CommandError {
+    /// Another node owns it, or none.
     #[error("this node does not own the volume: ask the one that does")]
     NotOwner,
     /// It is in use here.
     #[error("the volume is active here: detach it first, if what is left of it is not what should be")]
     Active,
-    /// Without it, nobody answers.
+    /// Without it, no replica answers.
     #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
     Needed(ReplicaId),
-    /// Somebody else has taken the volume over. Whether the change was made is to be seen in its record.
+    /// Another node has taken the volume over. Whether the change was made is to be seen in its record.
     #[error(
-        "another node has taken the volume over: look at the volume, and give the order there if need be"
+        "another node has taken the volume over: look at the volume, and repeat the command there if it was not carried out"
     )]
     Superseded,
     /// Another change has not been decided yet.

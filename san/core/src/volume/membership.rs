@@ -1,10 +1,10 @@
-//! Who leaves the in-sync set of a volume that is served, and who joins it (rules P1, W3, C5 and S1).
+//! Which members leave the in-sync set of a volume that is served, and which replicas join it (rules P1, W3, C5 and S1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Context;
 use super::active::Active;
-use super::link::{Link, State};
+use super::replica_session::{ReplicaSession, SessionState};
 use super::returning::Returning;
 use super::silence::{Members, Verdict};
 use crate::ids::{NodeId, Position, ReplicaId};
@@ -14,7 +14,7 @@ use crate::rule::{Rule, left_out};
 use crate::volume::Action;
 
 impl<D: Clone> Active<D> {
-    /// Proposes what has to change: who does not answer goes, who has come back joins.
+    /// Proposes what has to change: members that do not answer leave, replicas that have come back join.
     pub(super) fn change_members(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if c.is_undecided() {
             return;
@@ -49,9 +49,9 @@ impl<D: Clone> Active<D> {
             let id = c.proposal();
             let record = c.record().expect("it owns the volume");
             let mut next = record.without(id, &leave).expect("members, and not the last ones");
-            let failed = self.links.iter().filter(|link| link.state == State::Failed);
+            let failed = self.sessions.iter().filter(|session| session.state == SessionState::Failed);
             if !left_out(Rule::C9) {
-                next = next.copied_in_full(&failed.map(|link| link.replica).collect());
+                next = next.copied_in_full(&failed.map(|session| session.replica).collect());
             }
             c.propose(now, next, out);
             if left_out(Rule::W3) {
@@ -114,46 +114,53 @@ impl<D: Clone> Active<D> {
     }
 
     /// The groups of which a member is silent or has failed, or may soon have been silent for too long: it must be asked about before
-    /// that is decided. A volume can have a thousand groups, and this is called often: so it takes one pass over the links if all is
+    /// that is decided. A volume can have a thousand groups, and this is called often: so it takes one pass over the sessions if all is
     /// well, also while copies are away that have left the set, and two if not.
     fn doubted(&self, c: &Context, now: Moment) -> Vec<Doubted> {
         let silent_ns = c.times.silent_ns;
-        let is_gone = |link: &Link<D>| {
-            link.state == State::Failed || now.since(link.last_answer) >= silent_ns || link.is_stalled(c, now)
+        let is_gone = |session: &ReplicaSession<D>| {
+            session.state == SessionState::Failed
+                || now.since(session.last_answer) >= silent_ns
+                || session.is_stalled(c, now)
         };
         // Of two members that are cut off at once, one was heard later than the other.
         let limit = if left_out(Rule::S1Soon) { silent_ns } else { silent_ns / 2 };
         let Some(record) = c.record() else { return Vec::new() };
-        let is_member = |link: &Link<D>| {
-            !self.returning.contains_key(&link.replica)
-                && record.groups.get(link.group.0 as usize).is_some_and(|g| g.in_sync.contains(&link.replica))
+        let is_member = |session: &ReplicaSession<D>| {
+            !self.returning.contains_key(&session.replica)
+                && record
+                    .groups
+                    .get(session.group.0 as usize)
+                    .is_some_and(|g| g.in_sync.contains(&session.replica))
         };
-        let is_doubted = |link: &&Link<D>| {
-            (now.since(link.last_answer) >= silent_ns / 2 || is_gone(link)) && is_member(link)
+        let is_doubted = |session: &&ReplicaSession<D>| {
+            (now.since(session.last_answer) >= silent_ns / 2 || is_gone(session)) && is_member(session)
         };
-        let doubted = self.links.iter().filter(is_doubted);
-        let mut doubted: BTreeMap<GroupIndex, Vec<&Link<D>>> =
-            doubted.map(|link| (link.group, Vec::new())).collect();
+        let doubted = self.sessions.iter().filter(is_doubted);
+        let mut doubted: BTreeMap<GroupIndex, Vec<&ReplicaSession<D>>> =
+            doubted.map(|session| (session.group, Vec::new())).collect();
         if doubted.is_empty() {
             return Vec::new();
         }
-        for link in self.links.iter().filter(|link| is_member(link)) {
-            if let Some(links) = doubted.get_mut(&link.group) {
-                links.push(link);
+        for session in self.sessions.iter().filter(|session| is_member(session)) {
+            if let Some(sessions) = doubted.get_mut(&session.group) {
+                sessions.push(session);
             }
         }
-        let doubted = doubted.into_iter().map(|(index, links)| {
-            let silent =
-                |link: &&&Link<D>| link.state != State::Failed && now.since(link.last_answer) >= limit;
+        let doubted = doubted.into_iter().map(|(index, sessions)| {
+            let silent = |session: &&&ReplicaSession<D>| {
+                session.state != SessionState::Failed && now.since(session.last_answer) >= limit
+            };
             let mut members =
-                Members { all: links.iter().map(|link| link.node).collect(), ..Members::default() };
-            links
+                Members { all: sessions.iter().map(|session| session.node).collect(), ..Members::default() };
+            sessions
                 .iter()
                 .filter(silent)
-                .for_each(|link| members.without(link.node, link.last_answer, &c.ended));
-            let unconfirmed = unconfirmed(c, now, &links, &mut members);
-            let gone = links.iter().filter(|link| is_gone(link)).map(|link| link.replica).collect();
-            let answers = links.iter().any(|link| !is_gone(link) && link.is_open());
+                .for_each(|session| members.without(session.node, session.last_answer, &c.ended));
+            let unconfirmed = unconfirmed(c, now, &sessions, &mut members);
+            let gone =
+                sessions.iter().filter(|session| is_gone(session)).map(|session| session.replica).collect();
+            let answers = sessions.iter().any(|session| !is_gone(session) && session.is_open());
             Doubted { index, members, gone, answers, unconfirmed }
         });
         doubted.collect()
@@ -164,15 +171,18 @@ impl<D: Clone> Active<D> {
 /// have ended a moment before the others. So members of its group that have not answered since are asked, and nothing is concluded
 /// before they have, or for the time between two heartbeats. From then on they count as silent (rule S1Ended). Returns whether
 /// that time goes on.
-fn unconfirmed<D>(c: &Context, now: Moment, links: &[&Link<D>], members: &mut Members) -> bool {
+fn unconfirmed<D>(c: &Context, now: Moment, sessions: &[&ReplicaSession<D>], members: &mut Members) -> bool {
     let Some(since) = members.ended.iter().map(|(_, since)| *since).max() else { return false };
     let counted: BTreeSet<NodeId> =
         members.silent.iter().chain(&members.ended).map(|(node, _)| *node).collect();
-    let is_quiet = |link: &&&Link<D>| {
-        let counts = link.node == c.me.node || link.state == State::Failed || counted.contains(&link.node);
-        !counts && link.last_answer <= since && link.alive < since
+    let is_quiet = |session: &&&ReplicaSession<D>| {
+        let counts = session.node == c.me.node
+            || session.state == SessionState::Failed
+            || counted.contains(&session.node);
+        !counts && session.last_answer <= since && session.alive < since
     };
-    let quiet: Vec<_> = links.iter().filter(is_quiet).map(|link| (link.node, link.last_answer)).collect();
+    let quiet: Vec<_> =
+        sessions.iter().filter(is_quiet).map(|session| (session.node, session.last_answer)).collect();
     let count = quiet.len() + members.silent.len() + members.ended.len();
     if quiet.is_empty() || 2 * count <= members.all.len() || left_out(Rule::S1) || left_out(Rule::S1Ended) {
         return false;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::ids::{Position, ReplicaId};
-use crate::message::{Mention, Report};
+use crate::message::{Mention, SealReport};
 use crate::rule::{Rule, left_out};
 
 /// Blocks, and the entry that they are to have.
@@ -17,7 +17,7 @@ pub struct Winner {
     pub blocks: Range<u64>,
     /// The entry, as the one that has it reports it.
     pub entry: Mention,
-    /// Who has it.
+    /// The replica that has it.
     pub holder: ReplicaId,
 }
 
@@ -32,8 +32,8 @@ pub struct Merged {
     pub winners: Vec<Winner>,
 }
 
-/// See the module. `known`: up to here, at least, everything is acknowledged: as somebody reported who may not be here.
-pub fn merge(reports: &BTreeMap<ReplicaId, Report>, known: Position) -> Merged {
+/// See the module. `known`: up to here, at least, everything is acknowledged: as a replica reported that may be missing here.
+pub fn merge(reports: &BTreeMap<ReplicaId, SealReport>, known: Position) -> Merged {
     let highest = reports.values().map(|report| report.commit_point).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =
         reports.iter().partition(|(_, report)| report.end >= highest || left_out(Rule::T10));
@@ -88,7 +88,7 @@ fn paint(painted: &mut BTreeMap<u64, (u64, usize)>, range: Range<u64>, index: us
 mod tests {
     use super::*;
     use crate::ids::{Epoch, Sequence};
-    use crate::message::{Entry, What};
+    use crate::message::{Entry, EntryOp};
     use proptest::prelude::*;
 
     const A: ReplicaId = ReplicaId(1);
@@ -100,14 +100,14 @@ mod tests {
 
     fn mention(position: Position, blocks: Range<u64>) -> Mention {
         let entry =
-            Entry { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, what: What::Trim };
+            Entry { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, op: EntryOp::Trim };
         Mention { number: position.sequence.0, position, entry }
     }
 
-    fn report(commit_point: u64, end: u64, above: &[(u64, Range<u64>)]) -> Report {
+    fn report(commit_point: u64, end: u64, above: &[(u64, Range<u64>)]) -> SealReport {
         let above =
             above.iter().map(|(sequence, blocks)| mention(at(3, *sequence), blocks.clone())).collect();
-        Report { commit_point: at(3, commit_point), end: at(3, end), full: false, above }
+        SealReport { commit_point: at(3, commit_point), end: at(3, end), full: false, above }
     }
 
     #[test]

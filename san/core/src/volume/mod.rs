@@ -1,4 +1,4 @@
-//! A volume at one node: who owns it, takes it over, or watches it.
+//! A volume at one node that owns it, takes it over, or watches it.
 //!
 //! ```text
 //!          attached, or its owner     first swap, seals,        second swap
@@ -6,7 +6,7 @@
 //!  watch ───────────────────────▶ takeover ───────────────▶ active
 //!    ▲                                │                        │
 //!    └────────────────────────────────┴────────────────────────┘
-//!          somebody else's swap committed, or a swap stays undecided
+//!          another node's swap committed, or a swap stays undecided
 //! ```
 //!
 //! | module | idea |
@@ -14,26 +14,26 @@
 //! | `interface` | events and actions |
 //! | `context` | what all parts of a volume need |
 //! | `clients` | which clients may request |
-//! | `orders` | what a person decides |
-//! | `watch` | nobody serves it, as far as one can see: take it over |
+//! | `commands` | commands of an operator |
+//! | `watch` | no node is seen to serve it: take it over |
 //! | `takeover` | from the first swap to the second |
 //! | `merge` | what sealed members must be made equal in |
 //! | `active` | it serves: entries, acknowledgements, members that go |
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
 //! | `returning` | replicas that come back |
-//! | `membership` | who leaves the in-sync set, and who joins it |
-//! | `link` | the talk with one replica |
+//! | `membership` | which members leave the in-sync set, and which replicas join it |
+//! | `replica_session` | the session with one replica |
 //! | `silence` | what may be concluded from the silence of others |
 //! | [`view`] | what a node reports of it |
 
 mod active;
 mod clients;
+mod commands;
 mod context;
 mod interface;
-mod link;
 mod membership;
 pub mod merge;
-mod orders;
+mod replica_session;
 mod returning;
 mod silence;
 mod takeover;
@@ -46,7 +46,7 @@ use crate::ids::{Epoch, Owner, ProposalId, ReplicaId, VolumeId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
 use crate::message::{FromReplica, Job, ToOwner};
-use crate::record::{Record, State};
+use crate::record::{Record, RecordState};
 use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
 
@@ -77,8 +77,8 @@ pub struct Volume<D> {
     stepped_down: bool,
     /// Requests that came before it was active.
     waiting: VecDeque<Request<D>>,
-    /// The swap of an order that is under way.
-    ordered: Option<ProposalId>,
+    /// The proposal of the command that is under way.
+    command_proposal: Option<ProposalId>,
 }
 
 impl<D: Clone> Volume<D> {
@@ -105,7 +105,7 @@ impl<D: Clone> Volume<D> {
         };
         let role = Role::Watch(Watch::new(now));
         let (clients, waiting) = (Clients::default(), VecDeque::new());
-        Volume { c, role, clients, watching: false, stepped_down: false, waiting, ordered: None }
+        Volume { c, role, clients, watching: false, stepped_down: false, waiting, command_proposal: None }
     }
 
     /// The record, as far as it is known here.
@@ -155,7 +155,7 @@ impl<D: Clone> Volume<D> {
     }
 
     /// The client's read for which a replica was asked, in this session, to read blocks from this one on; and where these are
-    /// in it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    /// in it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
     pub fn awaited(&self, from: ReplicaId, session: u64, job: Job, block: u64) -> Option<(RequestId, u64)> {
         let Role::Active(active) = &self.role else { return None };
         active.awaited(from, session, job, block)
@@ -222,9 +222,9 @@ impl<D: Clone> Volume<D> {
                     // What was counted may be of a record that never was.
                     self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
-                    if let Some(id) = self.ordered.take() {
+                    if let Some(id) = self.command_proposal.take() {
                         let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
-                        let done = if carried_out { Ok(()) } else { Err(OrderError::Superseded) };
+                        let done = if carried_out { Ok(()) } else { Err(CommandError::Superseded) };
                         out.push(Action::Done(done));
                     }
                 }
@@ -247,8 +247,8 @@ impl<D: Clone> Volume<D> {
                     self.decided(now, outcome, out);
                 }
             }
-            Event::Order(order) => {
-                if let Err(why) = self.order(now, order, out) {
+            Event::Command(command) => {
+                if let Err(why) = self.command(now, command, out) {
                     out.push(Action::Done(Err(why)));
                 }
             }
@@ -370,12 +370,12 @@ impl<D: Clone> Volume<D> {
             self.c.mine = epoch;
             self.clients.count(number);
         }
-        if let Some(id) = self.ordered
+        if let Some(id) = self.command_proposal
             && matches!(outcome, Outcome::Committed | Outcome::Superseded)
         {
             let carried_out = self.c.record().is_some_and(|record| record.made_by == id);
-            self.ordered = None;
-            out.push(Action::Done(if carried_out { Ok(()) } else { Err(OrderError::Superseded) }));
+            self.command_proposal = None;
+            out.push(Action::Done(if carried_out { Ok(()) } else { Err(CommandError::Superseded) }));
         }
         match outcome {
             Outcome::Committed => match &mut self.role {
@@ -476,7 +476,7 @@ impl<D: Clone> Volume<D> {
     fn take_over(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let id = self.c.proposal();
         let Some(record) = self.c.record() else { return };
-        if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == State::Active {
+        if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == RecordState::Active {
             // It believes what the record says of its node.
             (self.c.mine, self.c.me) = (record.epoch, record.owner);
             self.c.sessions = 1 << 32;
@@ -495,8 +495,8 @@ impl<D: Clone> Volume<D> {
         let Role::Takeover(takeover) = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now))) else {
             unreachable!("only a takeover activates")
         };
-        let (links, commit_points) = takeover.into_links(&self.c);
-        let mut active = Active::new(&mut self.c, links, &commit_points, now, out);
+        let (sessions, commit_points) = takeover.into_sessions(&self.c);
+        let mut active = Active::new(&mut self.c, sessions, &commit_points, now, out);
         for request in self.waiting.drain(..) {
             active.request(&mut self.c, now, request, out);
         }

@@ -32,7 +32,7 @@ pub(super) struct Returning {
     group: GroupIndex,
     /// What was changed since then has to be copied.
     departed: Departed,
-    stage: Stage,
+    stage: ReturnStage,
     to_copy: RangeSet,
     /// What no member has whole, and when that was last seen. A client may write it anew.
     unreadable: Option<(RangeSet, Moment)>,
@@ -63,7 +63,7 @@ struct Scan {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ReturnStage {
     Greeting,
     Ordered(Moment),
     Copying,
@@ -87,7 +87,7 @@ impl Returning {
 
     /// Whether it is to list and drop what it has.
     pub(super) fn is_ordered(&self) -> bool {
-        matches!(self.stage, Stage::Ordered(_))
+        matches!(self.stage, ReturnStage::Ordered(_))
     }
 
     /// Whether what has data waits until it says that it has room. Not when acknowledgements wait for it.
@@ -101,7 +101,7 @@ impl Returning {
     }
 
     pub(super) fn is_joining(&self) -> bool {
-        self.stage == Stage::Joining
+        self.stage == ReturnStage::Joining
     }
 
     /// Blocks that are still to be copied, as far as is known.

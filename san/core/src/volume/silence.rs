@@ -76,10 +76,10 @@ impl Members {
     }
 
     /// A member does not answer, and its device has not failed.
-    pub(super) fn without(&mut self, node: NodeId, heard: Moment, ended: &BTreeMap<NodeId, Moment>) {
+    pub(super) fn without(&mut self, node: NodeId, last_answer: Moment, ended: &BTreeMap<NodeId, Moment>) {
         match ended.get(&node) {
             Some(since) => self.ended.push((node, *since)),
-            None => self.silent.push((node, heard)),
+            None => self.silent.push((node, last_answer)),
         }
     }
 
@@ -176,9 +176,9 @@ impl Silence {
         within_ns: u64,
         out: &mut Vec<Action<D>>,
     ) {
-        let is_due = |(node, heard): &&(NodeId, Moment)| match self.asked.get(node) {
+        let is_due = |(node, last_answer): &&(NodeId, Moment)| match self.asked.get(node) {
             None => true,
-            Some((asked, _)) if asked < heard && !left_out(Rule::S1Anew) => true,
+            Some((asked, _)) if asked < last_answer && !left_out(Rule::S1Anew) => true,
             Some((_, within)) if *within < within_ns => true,
             Some((asked, within)) => {
                 // Who has answered may say something else by now; who has not may still do.
@@ -197,7 +197,7 @@ impl Silence {
             self.asked.insert(*node, (now, within_ns.max(within)));
         }
         self.answers.retain(|node, _| !due.contains(node));
-        out.push(Action::Ask { nodes: all.into_iter().collect(), within_ns });
+        out.push(Action::QueryNodes { nodes: all.into_iter().collect(), within_ns });
     }
 
     /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
@@ -231,8 +231,8 @@ mod tests {
         ids.iter().map(|id| NodeId(*id)).collect()
     }
 
-    fn members(all: &[u32], silent: &[u32], heard: u64) -> Members {
-        let silent = nodes(silent).into_iter().map(|node| (node, Moment(heard))).collect();
+    fn members(all: &[u32], silent: &[u32], last_answer: u64) -> Members {
+        let silent = nodes(silent).into_iter().map(|node| (node, Moment(last_answer))).collect();
         Members { all: nodes(all), silent, ended: Vec::new() }
     }
 
@@ -302,7 +302,7 @@ mod tests {
             let mut out: Vec<Action<()>> = Vec::new();
             silence.judge(Moment(now), &TIMES, &members, &mut out);
             let within = |action: &Action<()>| match action {
-                Action::Ask { nodes, within_ns } => (nodes.clone(), *within_ns),
+                Action::QueryNodes { nodes, within_ns } => (nodes.clone(), *within_ns),
                 _ => panic!("{action:?}"),
             };
             out.iter().map(within).collect::<Vec<_>>()
@@ -335,7 +335,7 @@ mod tests {
             waits = if verdict == Verdict::Wait { waits + 1 } else { 0 };
             assert!(waits <= 2 * TIMES.answer_ns / step, "it waits for long at {now}");
             for action in out.drain(..) {
-                let Action::Ask { nodes, within_ns } = action else { panic!("{action:?}") };
+                let Action::QueryNodes { nodes, within_ns } = action else { panic!("{action:?}") };
                 late.extend(nodes.into_iter().map(|node| (now + within_ns, node)));
             }
         }
@@ -349,7 +349,7 @@ mod tests {
             let members = Members { ended, ..members(all, silent, 0) };
             let verdict = silence.judge(Moment(0), &TIMES, &members, &mut out);
             let within = |action: Action<()>| match action {
-                Action::Ask { nodes, within_ns } => (nodes, within_ns),
+                Action::QueryNodes { nodes, within_ns } => (nodes, within_ns),
                 action => panic!("{action:?}"),
             };
             (verdict, out.into_iter().map(within).collect::<Vec<_>>())

@@ -10,14 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::link::{Link, State};
 use super::merge::{Merged, Winner, merge};
+use super::replica_session::{ReplicaSession, SessionState};
 use super::silence::{Members, Verdict};
 use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Content, Entry, FromReplica, Job, Payload, Report, ToOwner, ToReplica, What};
+use crate::message::{Content, Entry, EntryOp, FromReplica, Job, Payload, SealReport, ToOwner, ToReplica};
 use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
@@ -28,11 +28,11 @@ const FETCH: u32 = u32::MAX;
 /// A takeover in progress, from its first swap until its second swap is committed.
 #[derive(Debug)]
 pub(super) struct Takeover<D> {
-    stage: Stage,
+    stage: TakeoverStage,
     /// When the stage began.
     since: Moment,
-    pub(super) links: Vec<Link<D>>,
-    pub(super) reports: BTreeMap<ReplicaId, Report>,
+    pub(super) sessions: Vec<ReplicaSession<D>>,
+    pub(super) reports: BTreeMap<ReplicaId, SealReport>,
     /// Those that have lost something.
     damaged: BTreeSet<ReplicaId>,
     /// Those that did not do what they were told, while others of their groups do: they take no further part.
@@ -41,7 +41,7 @@ pub(super) struct Takeover<D> {
     fetches: Vec<Fetch>,
     /// Groups of which a person has said what is left: one replica, which is taken as it is.
     forced: BTreeSet<GroupIndex>,
-    /// The highest commit point that anybody reported of each group, and the highest end of each replica: who has less, now or when
+    /// The highest commit point that any replica reported of each group, and the highest end of each replica: a replica that has less, now or when
     /// it is asked again, has lost something.
     commit_points: BTreeMap<GroupIndex, Position>,
     ends: BTreeMap<ReplicaId, Position>,
@@ -54,7 +54,7 @@ pub(super) struct Takeover<D> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Stage {
+enum TakeoverStage {
     Claiming,
     Sealing,
     /// The members of each group that are made equal.
@@ -73,9 +73,9 @@ struct Fetch {
 impl<D: Clone> Takeover<D> {
     pub(super) fn new(now: Moment) -> Takeover<D> {
         Takeover {
-            stage: Stage::Claiming,
+            stage: TakeoverStage::Claiming,
             since: now,
-            links: Vec::new(),
+            sessions: Vec::new(),
             reports: BTreeMap::new(),
             damaged: BTreeSet::new(),
             left_out: BTreeSet::new(),
@@ -108,18 +108,18 @@ impl<D: Clone> Takeover<D> {
 
     pub(super) fn status(&self) -> Status {
         match self.stage {
-            Stage::Claiming => Status::Claiming,
-            Stage::Sealing => Status::Sealing,
-            Stage::Equalizing(_) => Status::Equalizing,
-            Stage::Activating(_) => Status::Activating,
+            TakeoverStage::Claiming => Status::Claiming,
+            TakeoverStage::Sealing => Status::Sealing,
+            TakeoverStage::Equalizing(_) => Status::Equalizing,
+            TakeoverStage::Activating(_) => Status::Activating,
         }
     }
 
-    /// The talks go on when it is active. Beside them, the highest commit point of each group.
-    pub(super) fn into_links(self, c: &Context) -> (Vec<Link<D>>, Vec<Position>) {
+    /// The sessions, which go on when it is active, and the highest commit point of each group.
+    pub(super) fn into_sessions(self, c: &Context) -> (Vec<ReplicaSession<D>>, Vec<Position>) {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
         let commit_points = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
-        (self.links, commit_points)
+        (self.sessions, commit_points)
     }
 
     /// Whether it is to end: nodes that this one does not reach have more of the volume.
@@ -129,19 +129,19 @@ impl<D: Clone> Takeover<D> {
 
     /// Whether it begins to serve without waiting for its second swap (rule T3 left out).
     pub(super) fn may_activate(&self) -> bool {
-        left_out(Rule::T3) && matches!(self.stage, Stage::Activating(_))
+        left_out(Rule::T3) && matches!(self.stage, TakeoverStage::Activating(_))
     }
 
     /// A swap of ours has committed. Whether it was the second one.
     pub(super) fn committed(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) -> bool {
         match self.stage {
-            Stage::Claiming => {
+            TakeoverStage::Claiming => {
                 self.make_links(c, now);
                 self.seal(c, now, out);
                 false
             }
-            Stage::Activating(_) => true,
-            Stage::Sealing | Stage::Equalizing(_) => false,
+            TakeoverStage::Activating(_) => true,
+            TakeoverStage::Sealing | TakeoverStage::Equalizing(_) => false,
         }
     }
 
@@ -149,23 +149,24 @@ impl<D: Clone> Takeover<D> {
         let Some(record) = c.record() else { return };
         for (index, group) in (0..).zip(&record.groups) {
             for replica in &group.in_sync {
-                let mut link = Link::new(*replica, record.homes[replica], GroupIndex(index), now);
-                link.forced = self.forced.contains(&link.group);
-                self.links.push(link);
+                let mut session =
+                    ReplicaSession::new(*replica, record.homes[replica], GroupIndex(index), now);
+                session.forced = self.forced.contains(&session.group);
+                self.sessions.push(session);
             }
         }
     }
 
     /// Asks all members, from the beginning.
     fn seal(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        (self.stage, self.since, self.ticked) = (Stage::Sealing, now, now);
+        (self.stage, self.since, self.ticked) = (TakeoverStage::Sealing, now, now);
         self.turn += 1;
         self.reports.clear();
         self.fetches.clear();
-        for link in &mut self.links {
-            link.drop_out_of_band();
-            if link.state != State::Failed && !self.left_out.contains(&link.replica) {
-                link.greet(c, now, State::Sealing, out);
+        for session in &mut self.sessions {
+            session.drop_out_of_band();
+            if session.state != SessionState::Failed && !self.left_out.contains(&session.replica) {
+                session.greet(c, now, SessionState::Sealing, out);
             }
         }
     }
@@ -178,24 +179,26 @@ impl<D: Clone> Takeover<D> {
         message: ToOwner<D>,
         out: &mut Vec<Action<D>>,
     ) {
-        let Some(index) = self.links.iter().position(|link| link.replica == from.replica) else { return };
+        let Some(index) = self.sessions.iter().position(|session| session.replica == from.replica) else {
+            return;
+        };
         if self.left_out.contains(&from.replica) {
             return;
         }
-        let link = &mut self.links[index];
-        if link.has_restarted(from) || link.is_ours(from) && matches!(message, ToOwner::Stranger) {
+        let session = &mut self.sessions[index];
+        if session.has_restarted(from) || session.is_ours(from) && matches!(message, ToOwner::Stranger) {
             self.lost(c, now, index, out);
             return;
         }
-        if !link.is_ours(from) {
+        if !session.is_ours(from) {
             return;
         }
-        link.last_answer = now;
+        session.last_answer = now;
         match message {
-            ToOwner::Sealed(report) if link.state == State::Sealing => {
-                link.opened(c, from, now, out);
-                (link.end, link.full) = (report.end, report.full);
-                let commit_point = self.commit_points.entry(link.group).or_insert(report.commit_point);
+            ToOwner::Sealed(report) if session.state == SessionState::Sealing => {
+                session.opened(c, from, now, out);
+                (session.end, session.full) = (report.end, report.full);
+                let commit_point = self.commit_points.entry(session.group).or_insert(report.commit_point);
                 *commit_point = report.commit_point.max(*commit_point);
                 let end = self.ends.entry(from.replica).or_insert(report.end);
                 *end = report.end.max(*end);
@@ -203,23 +206,23 @@ impl<D: Clone> Takeover<D> {
                 self.sealed(c, now, index, out);
             }
             ToOwner::Data { job, content } => {
-                link.answers();
+                session.answers();
                 self.fetched(c, now, job, content, out);
             }
             ToOwner::Durable(progress) => {
-                link.progress(c, now, &progress, None, Epoch(0), out);
+                session.progress(c, now, &progress, None, Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Alive { asked, progress, .. } => {
-                link.progress(c, now, &progress, Some(asked), Epoch(0), out);
+                session.progress(c, now, &progress, Some(asked), Epoch(0), out);
                 self.go_on(c, now, out);
             }
             ToOwner::Failed | ToOwner::Damaged => {
-                let salvaged = link.salvage(c, from, now, out);
+                let salvaged = session.salvage(c, from, now, out);
                 if salvaged {
                     return;
                 }
-                link.state = State::Failed;
+                session.state = SessionState::Failed;
                 self.lost(c, now, index, out);
             }
             _ => {}
@@ -230,27 +233,27 @@ impl<D: Clone> Takeover<D> {
     fn lost(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         match self.stage {
             // Its second swap is on the way and names it. It will be removed when that is decided.
-            Stage::Claiming | Stage::Activating(_) => {}
+            TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
             // What the others have said is so still.
-            Stage::Sealing => {
-                let link = &mut self.links[index];
-                self.reports.remove(&link.replica);
-                if link.state != State::Failed {
-                    link.greet(c, now, State::Sealing, out);
+            TakeoverStage::Sealing => {
+                let session = &mut self.sessions[index];
+                self.reports.remove(&session.replica);
+                if session.state != SessionState::Failed {
+                    session.greet(c, now, SessionState::Sealing, out);
                 }
                 self.compare(c, now, out);
             }
-            Stage::Equalizing(_) => self.seal(c, now, out),
+            TakeoverStage::Equalizing(_) => self.seal(c, now, out),
         }
     }
 
     /// One more has reported.
     fn sealed(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
-        let (replica, group) = (self.links[index].replica, self.links[index].group);
+        let (replica, group) = (self.sessions[index].replica, self.sessions[index].group);
         match &mut self.stage {
-            Stage::Sealing => self.compare(c, now, out),
+            TakeoverStage::Sealing => self.compare(c, now, out),
             // What it holds was not compared: it is left out (rule T1).
-            Stage::Equalizing(equal) | Stage::Activating(equal) => {
+            TakeoverStage::Equalizing(equal) | TakeoverStage::Activating(equal) => {
                 let equal = &mut equal[group.0 as usize];
                 if left_out(Rule::T1) {
                     equal.push(replica);
@@ -260,11 +263,11 @@ impl<D: Clone> Takeover<D> {
                 let commit_point = self.commit_points[&group];
                 let lost =
                     |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < commit_point);
-                if equal.iter().any(lost) && matches!(self.stage, Stage::Equalizing(_)) {
+                if equal.iter().any(lost) && matches!(self.stage, TakeoverStage::Equalizing(_)) {
                     self.seal(c, now, out);
                 }
             }
-            Stage::Claiming => {}
+            TakeoverStage::Claiming => {}
         }
     }
 
@@ -274,17 +277,17 @@ impl<D: Clone> Takeover<D> {
         if !self.forced.is_empty() || !decides && now.since(self.since) < c.times.seal_ns / 2 {
             return true;
         }
-        let has_said = |link: &Link<D>| {
-            self.reports.contains_key(&link.replica)
-                || self.left_out.contains(&link.replica)
-                || link.state == State::Failed
+        let has_said = |session: &ReplicaSession<D>| {
+            self.reports.contains_key(&session.replica)
+                || self.left_out.contains(&session.replica)
+                || session.state == SessionState::Failed
         };
         let mut groups: BTreeMap<GroupIndex, Members> = BTreeMap::new();
-        for link in &self.links {
-            let members = groups.entry(link.group).or_default();
-            members.all.push(link.node);
-            if !has_said(link) {
-                members.without(link.node, link.last_answer, &c.ended);
+        for session in &self.sessions {
+            let members = groups.entry(session.group).or_default();
+            members.all.push(session.node);
+            if !has_said(session) {
+                members.without(session.node, session.last_answer, &c.ended);
             }
         }
         for members in groups.into_values() {
@@ -317,7 +320,10 @@ impl<D: Clone> Takeover<D> {
         let reported = |replica: &ReplicaId| self.reports.contains_key(replica);
         let failed = |replica: &ReplicaId| {
             self.left_out.contains(replica)
-                || self.links.iter().any(|link| link.replica == *replica && link.state == State::Failed)
+                || self
+                    .sessions
+                    .iter()
+                    .any(|session| session.replica == *replica && session.state == SessionState::Failed)
         };
         let ended = |replica: &ReplicaId| c.ended.contains_key(&record.homes[replica]);
         let all = |group: &Group| group.in_sync.iter().all(|r| reported(r) || failed(r) || ended(r));
@@ -347,10 +353,14 @@ impl<D: Clone> Takeover<D> {
             // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
             return;
         }
-        let failed = self.links.iter().filter(|link| link.state == State::Failed).map(|link| link.replica);
+        let failed = self
+            .sessions
+            .iter()
+            .filter(|session| session.state == SessionState::Failed)
+            .map(|session| session.replica);
         self.damaged = merged.iter().flat_map(|group| group.damaged.iter().copied()).chain(failed).collect();
         (self.since, self.ticked) = (now, now);
-        self.stage = Stage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
+        self.stage = TakeoverStage::Equalizing(merged.iter().map(|group| group.members.clone()).collect());
         if !left_out(Rule::T6) {
             for (group, merged) in (0..).zip(merged) {
                 let fetch = |winner| Fetch { group: GroupIndex(group), winner, asked: now, done: false };
@@ -373,20 +383,20 @@ impl<D: Clone> Takeover<D> {
         let fetch = &mut self.fetches[index];
         fetch.asked = now;
         let winner = &fetch.winner;
-        let what = match winner.entry.entry.what {
-            What::Data(_) => {
+        let op = match winner.entry.entry.op {
+            EntryOp::Data(_) => {
                 let job = Job { slot: index as u32, turn: self.turn, part: FETCH };
                 let (holder, number) = (winner.holder, winner.entry.number);
-                if let Some(link) = self.links.iter().find(|link| link.replica == holder) {
-                    link.send(c, ToReplica::Fetch { job, number }, out);
+                if let Some(session) = self.sessions.iter().find(|session| session.replica == holder) {
+                    session.send(c, ToReplica::Fetch { job, number }, out);
                 }
                 return;
             }
-            What::Zeroes => What::Zeroes,
-            What::Trim => What::Trim,
-            What::Open => unreachable!("it has no blocks"),
+            EntryOp::Zeroes => EntryOp::Zeroes,
+            EntryOp::Trim => EntryOp::Trim,
+            EntryOp::Open => unreachable!("it has no blocks"),
         };
-        self.write(c, index, what, out);
+        self.write(c, index, op, out);
     }
 
     fn fetched(
@@ -408,42 +418,42 @@ impl<D: Clone> Takeover<D> {
         match content.map(Content::filled) {
             Ok(Content::Data(payload)) => {
                 let skip = (winner.blocks.start - winner.entry.entry.block) as u32;
-                let what = What::Data(Payload { data: payload.data, first: payload.first + skip });
-                self.write(c, index, what, out);
+                let op = EntryOp::Data(Payload { data: payload.data, first: payload.first + skip });
+                self.write(c, index, op, out);
                 self.go_on(c, now, out);
             }
-            // Its log is corrupt: it has lost what it had.
+            // Its log is corrupt: it has lost op it had.
             Ok(_) | Err(_) => {
                 let holder = winner.holder;
-                if let Some(at) = self.links.iter().position(|link| link.replica == holder) {
-                    self.links[at].state = State::Failed;
+                if let Some(at) = self.sessions.iter().position(|session| session.replica == holder) {
+                    self.sessions[at].state = SessionState::Failed;
                     self.lost(c, now, at, out);
                 }
             }
         }
     }
 
-    /// Writes what has won to all that are made equal.
-    fn write(&mut self, c: &Context, index: usize, what: What<D>, out: &mut Vec<Action<D>>) {
+    /// Writes op has won to all that are made equal.
+    fn write(&mut self, c: &Context, index: usize, op: EntryOp<D>, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.done = true;
-        let Stage::Equalizing(equal) = &self.stage else { return };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let Winner { blocks, entry, .. } = &fetch.winner;
         let count = (blocks.end - blocks.start) as u32;
         let members = &equal[fetch.group.0 as usize];
-        for link in self.links.iter_mut().filter(|link| members.contains(&link.replica)) {
-            let entry_of = Entry { block: blocks.start, blocks: count, what: what.clone() };
-            link.send_out_of_band(c, entry.position, entry_of, out);
+        for session in self.sessions.iter_mut().filter(|session| members.contains(&session.replica)) {
+            let entry_of = Entry { block: blocks.start, blocks: count, op: op.clone() };
+            session.send_out_of_band(c, entry.position, entry_of, out);
         }
     }
 
     /// Makes the second swap when all are equal.
     fn go_on(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
-        let Stage::Equalizing(equal) = &self.stage else { return };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
         let equalized = self.fetches.iter().all(|fetch| fetch.done)
-            && self.links.iter().all(|link| {
-                let counts = equal[link.group.0 as usize].contains(&link.replica);
-                !counts || link.out_of_band_is_durable()
+            && self.sessions.iter().all(|session| {
+                let counts = equal[session.group.0 as usize].contains(&session.replica);
+                !counts || session.out_of_band_is_durable()
             });
         if !equalized || c.is_undecided() {
             return;
@@ -458,32 +468,32 @@ impl<D: Clone> Takeover<D> {
                 if !left_out(Rule::C9) {
                     next = next.copied_in_full(&self.damaged);
                 }
-                (self.stage, self.since) = (Stage::Activating(equal.clone()), now);
+                (self.stage, self.since) = (TakeoverStage::Activating(equal.clone()), now);
                 c.propose(now, next, out);
             }
             Err(_) => unreachable!("members of the record, at least one of each group"),
         }
     }
 
-    /// Leaves out who answers, and does not do what it is told: its device may hang. Whether there is one; the others are
+    /// Excludes a replica that answers and does not do what is requested: its device may hang. Whether there is one; the others are
     /// compared again without it, if there are others of its group; and if not, with those that were left out before.
     fn leave_out_stalled(&mut self, c: &Context, now: Moment) -> bool {
-        let Stage::Equalizing(equal) = &self.stage else { return false };
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return false };
         let mut stalled = Vec::new();
         let mut alone = false;
-        for link in self.links.iter_mut() {
-            let equal = &equal[link.group.0 as usize];
-            if !equal.contains(&link.replica) {
+        for session in self.sessions.iter_mut() {
+            let equal = &equal[session.group.0 as usize];
+            if !equal.contains(&session.replica) {
                 continue;
             }
-            if link.out_of_band_is_durable() {
-                link.moves(now);
+            if session.out_of_band_is_durable() {
+                session.moves(now);
             }
-            let others = equal.iter().any(|other| *other != link.replica && !stalled.contains(other));
-            if link.is_stalled(c, now) && others {
-                stalled.push(link.replica);
+            let others = equal.iter().any(|other| *other != session.replica && !stalled.contains(other));
+            if session.is_stalled(c, now) && others {
+                stalled.push(session.replica);
             }
-            alone |= link.is_stalled(c, now) && !others;
+            alone |= session.is_stalled(c, now) && !others;
         }
         if alone && !self.left_out.is_empty() {
             // The others may be well again.
@@ -496,62 +506,66 @@ impl<D: Clone> Takeover<D> {
 
     /// A node's process has ended: those that are made equal are compared again, without what it has.
     pub(super) fn ended(&mut self, c: &mut Context, now: Moment, node: NodeId, out: &mut Vec<Action<D>>) {
-        let Stage::Equalizing(equal) = &self.stage else { return };
-        let counts = |link: &Link<D>| equal[link.group.0 as usize].contains(&link.replica);
-        if self.links.iter().any(|link| link.node == node && counts(link)) {
+        let TakeoverStage::Equalizing(equal) = &self.stage else { return };
+        let counts = |session: &ReplicaSession<D>| equal[session.group.0 as usize].contains(&session.replica);
+        if self.sessions.iter().any(|session| session.node == node && counts(session)) {
             self.seal(c, now, out);
         }
     }
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         match &self.stage {
-            Stage::Claiming | Stage::Activating(_) => {}
-            Stage::Sealing => {
+            TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
+            TakeoverStage::Sealing => {
                 if now.since(self.since) >= c.times.stalled_ns && !self.left_out.is_empty() {
                     // Nobody else has come: they are all that is left.
                     self.left_out.clear();
                     self.seal(c, now, out);
                     return;
                 }
-                for link in &mut self.links {
-                    if link.state == State::Failed && link.was_asked_long_ago(c, now) {
+                for session in &mut self.sessions {
+                    if session.state == SessionState::Failed && session.was_asked_long_ago(c, now) {
                         // Another life of its process may find its device well.
-                        link.greet(c, now, State::Sealing, out);
+                        session.greet(c, now, SessionState::Sealing, out);
                     }
-                    link.ask_again(c, now, out);
+                    session.ask_again(c, now, out);
                 }
                 self.compare(c, now, out);
             }
-            Stage::Equalizing(_) => {
+            TakeoverStage::Equalizing(_) => {
                 if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
                     // It was stopped itself.
-                    self.links.iter_mut().for_each(|link| link.wait_anew(now));
+                    self.sessions.iter_mut().for_each(|session| session.wait_anew(now));
                 }
                 if self.leave_out_stalled(c, now) {
                     self.seal(c, now, out);
                     return;
                 }
-                let Stage::Equalizing(equal) = &self.stage else { return };
-                let counts = |link: &&mut Link<D>| equal[link.group.0 as usize].contains(&link.replica);
+                let TakeoverStage::Equalizing(equal) = &self.stage else { return };
+                let counts = |session: &&mut ReplicaSession<D>| {
+                    equal[session.group.0 as usize].contains(&session.replica)
+                };
                 let silent = self
-                    .links
+                    .sessions
                     .iter_mut()
                     .filter(counts)
-                    .any(|link| now.since(link.last_answer.max(self.since)) >= c.times.silent_ns);
+                    .any(|session| now.since(session.last_answer.max(self.since)) >= c.times.silent_ns);
                 if silent {
                     self.seal(c, now, out);
                     return;
                 }
                 // Asks all how far they are: what they have missed is sent again.
-                for link in self.links.iter_mut().filter(counts) {
-                    link.heartbeat(c, now, Epoch(0), Sequence(0), out);
+                for session in self.sessions.iter_mut().filter(counts) {
+                    session.heartbeat(c, now, Epoch(0), Sequence(0), out);
                 }
                 for index in 0..self.fetches.len() {
                     let fetch = &self.fetches[index];
                     if !fetch.done && now.since(fetch.asked) >= c.times.resend_ns {
                         let holder = fetch.winner.holder;
-                        if let Some(link) = self.links.iter_mut().find(|link| link.replica == holder) {
-                            link.is_awaited(c, now);
+                        if let Some(session) =
+                            self.sessions.iter_mut().find(|session| session.replica == holder)
+                        {
+                            session.is_awaited(c, now);
                         }
                         self.fetch(c, now, index, out);
                     }

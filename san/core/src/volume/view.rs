@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::link::State;
+use super::replica_session::SessionState;
 use super::{Role, Status, Volume};
 use crate::ids::{Epoch, NodeId, Owner, ReplicaId};
 use crate::layout::GroupIndex;
@@ -85,14 +85,14 @@ impl<D: Clone> Volume<D> {
             Role::Watch(_) => {}
             Role::Takeover(takeover) => {
                 let reported: BTreeSet<ReplicaId> = takeover.reports.keys().copied().collect();
-                view.members.extend(takeover.links.iter().map(|link| MemberView {
-                    replica: link.replica,
-                    node: link.node,
-                    group: link.group,
+                view.members.extend(takeover.sessions.iter().map(|session| MemberView {
+                    replica: session.replica,
+                    node: session.node,
+                    group: session.group,
                     required: true,
-                    session: match link.state {
-                        State::Failed => Session::Failed,
-                        State::Open if reported.contains(&link.replica) => Session::Answers,
+                    session: match session.state {
+                        SessionState::Failed => Session::Failed,
+                        SessionState::Open if reported.contains(&session.replica) => Session::Answers,
                         _ => Session::Asked,
                     },
                 }));
@@ -104,16 +104,16 @@ impl<D: Clone> Volume<D> {
                     let (reads, room) = (active.may_read(index, now), active.has_room(index));
                     view.groups.push(GroupView { in_sync: group.in_sync, least, reads, room });
                 }
-                view.members.extend(active.links.iter().map(|link| MemberView {
-                    replica: link.replica,
-                    node: link.node,
-                    group: link.group,
-                    required: !active.returning.contains_key(&link.replica),
-                    session: match link.state {
-                        State::Failed => Session::Failed,
-                        _ if active.answers(&self.c, now, link) => Session::Answers,
-                        State::Open => Session::Silent,
-                        State::Greeting | State::Sealing => Session::Asked,
+                view.members.extend(active.sessions.iter().map(|session| MemberView {
+                    replica: session.replica,
+                    node: session.node,
+                    group: session.group,
+                    required: !active.returning.contains_key(&session.replica),
+                    session: match session.state {
+                        SessionState::Failed => Session::Failed,
+                        _ if active.answers(&self.c, now, session) => Session::Answers,
+                        SessionState::Open => Session::Silent,
+                        SessionState::Greeting | SessionState::Sealing => Session::Asked,
                     },
                 }));
             }

@@ -1,10 +1,10 @@
-//! Watching a volume: it is taken over if that is asked for, or if nobody serves it.
+//! Watching a volume: it is taken over if that is requested, or if no node serves it.
 //!
-//! Nobody serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover
-//! in progress is left alone. Who has most of it begins at once, the others later, one after the other, in case it is dead too:
-//! so two who watch rarely begin together.
+//! No node serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover
+//! in progress is left alone. The node with most of it begins at once, the others later, one after the other, in case it is dead too:
+//! so two watching nodes rarely begin together.
 //!
-//! Before anything is proposed, replicas tell whom they follow: a promise above the record's epoch, or of another history, shows a
+//! Before anything is proposed, replicas report which owner they follow: a promise above the record's epoch, or of another history, shows a
 //! configuration store that went back in time (rule P4). Those that have left are asked too: they may be the ones that went on.
 
 use std::cmp::Reverse;
@@ -21,9 +21,9 @@ use crate::rule::{Rule, left_out};
 /// The state of a node that watches a volume: when the volume was last known to be served, and when a takeover may begin.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Not before: somebody may be at it, or a try of ours has failed.
+    /// Not before: another node may be at it, or a try of ours has failed.
     not_before: Moment,
-    /// Since when nobody is known to serve it.
+    /// Since when no node is known to serve it.
     quiet_since: Option<Moment>,
     /// The record's epoch that was seen, and since when.
     seen: (Epoch, Moment),

@@ -10,10 +10,10 @@ use loadline_san_core::ids::*;
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::*;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{
-    Action, Ask, Event, Failure, Order, OrderError, Request, RequestId, Status, Times, Volume,
+    Action, CommandError, Event, Failure, Request, RequestId, RequestOp, Status, Times, Volume, VolumeCommand,
 };
 
 pub(crate) const VOLUME: VolumeId = VolumeId(7);
@@ -35,7 +35,7 @@ pub(crate) fn record(groups: u64, nodes: &[u32]) -> Record {
         epoch: EPOCH,
         made_by: ProposalId { by: owner(2), number: 1 },
         owner: owner(2),
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 0,
         lease_ns: LEASE,
@@ -63,13 +63,13 @@ pub(crate) struct Driven {
     /// Which nodes were asked so, and how long they had.
     pub(crate) asked: Vec<(Vec<NodeId>, u64)>,
     pub(crate) completed: Vec<(RequestId, Result<(), Failure>)>,
-    pub(crate) done: Vec<Result<(), OrderError>>,
+    pub(crate) done: Vec<Result<(), CommandError>>,
     pub(crate) attached: u32,
     time: u64,
     queue: VecDeque<Event<u8>>,
     out: Vec<Action<u8>>,
     received: BTreeMap<ReplicaId, (Epoch, Sequence)>,
-    /// Who has had time to answer, and when that is over.
+    /// The nodes that have had time to answer, and the end of that time.
     late: Vec<(u64, NodeId)>,
 }
 
@@ -109,15 +109,20 @@ impl Driven {
     }
 
     pub(crate) fn read(&mut self, id: u64) {
-        self.step(Event::Request(Request { id: RequestId(id), ask: Ask::Read, sector: 0, sectors: 8 }));
+        self.step(Event::Request(Request { id: RequestId(id), op: RequestOp::Read, sector: 0, sectors: 8 }));
     }
 
     pub(crate) fn write(&mut self, id: u64) {
-        self.step(Event::Request(Request { id: RequestId(id), ask: Ask::Write(1), sector: 0, sectors: 8 }));
+        self.step(Event::Request(Request {
+            id: RequestId(id),
+            op: RequestOp::Write(1),
+            sector: 0,
+            sectors: 8,
+        }));
     }
 
-    pub(crate) fn order(&mut self, order: Order) {
-        self.step(Event::Order(order));
+    pub(crate) fn command(&mut self, command: VolumeCommand) {
+        self.step(Event::Command(command));
     }
 
     /// Time passes, with ticks.
@@ -171,7 +176,7 @@ impl Driven {
                 self.record = *record;
                 self.queue.push_back(Event::Swapped(made_by, Answer::Committed, replaces));
             }
-            Action::Ask { nodes, within_ns } => {
+            Action::QueryNodes { nodes, within_ns } => {
                 for node in nodes.iter().filter(|_| !self.store_is_away) {
                     match self.reach.get(node) {
                         Some(reach) => self.queue.push_back(Event::Reaches(*node, reach.clone())),
@@ -221,7 +226,7 @@ impl Driven {
             }
             ToReplica::Seal { .. } => {
                 let (commit_point, end, above) = (Position::START, Position::START, Vec::new());
-                ToOwner::Sealed(Report { commit_point, end, full: false, above })
+                ToOwner::Sealed(SealReport { commit_point, end, full: false, above })
             }
             ToReplica::Hello { .. } => ToOwner::Welcome(progress),
             ToReplica::Entry { .. } => ToOwner::Durable(progress),

@@ -9,8 +9,8 @@ use loadline_san_core::ids::{
 };
 use loadline_san_core::layout::Layout;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{FromReplica, Progress, Promise, Report, ToOwner, ToReplica};
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::message::{FromReplica, Progress, Promise, SealReport, ToOwner, ToReplica};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_core::volume::{Action, Event, Status, Times, Volume};
 
@@ -28,7 +28,7 @@ pub(crate) fn record() -> Record {
         epoch: Epoch(9),
         made_by: ProposalId { by: owner(2), number: 1 },
         owner: owner(2),
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 0,
         lease_ns: LEASE_NS,
@@ -56,7 +56,7 @@ pub(crate) fn said(session: u64) -> FromReplica {
     FromReplica { volume: VOLUME, replica: REPLICA, process: Incarnation(5), owner: owner(1), session }
 }
 
-/// A volume at node 1, which has asked whom the members follow.
+/// A volume at node 1, which has asked which owner the members follow.
 pub(crate) fn asking() -> (Volume<u8>, Vec<Action<u8>>) {
     asking_of(record())
 }
@@ -96,7 +96,7 @@ pub(crate) fn serving_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
     };
     swapped(&mut volume, 1, &mut out);
     let report =
-        Report { commit_point: Position::START, end: Position::START, full: false, above: Vec::new() };
+        SealReport { commit_point: Position::START, end: Position::START, full: false, above: Vec::new() };
     volume.step(NOW, Event::Message(said(1), ToOwner::Sealed(report)), &mut out);
     swapped(&mut volume, 2, &mut out);
     assert_eq!(volume.status(), Status::Active);

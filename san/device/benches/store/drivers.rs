@@ -7,7 +7,7 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::{Address, Area, Ask, Data, Disk, Done, IoFault, Sector, Token};
+use loadline_san_store::io::{Address, Area, Data, Disk, Done, IoFault, IoRequest, Sector, Token};
 
 use crate::run::Driver;
 
@@ -34,11 +34,11 @@ pub(crate) struct Instantly {
 impl Driver for Instantly {
     type Data = Nothing;
 
-    fn start(&mut self, token: Token, ask: Ask<Nothing>) {
-        let done = match ask {
-            Ask::Read(reading) => Done::Read(reading, Ok(Nothing)),
-            Ask::Write(writing) => Done::Wrote(writing, Ok(())),
-            Ask::Sync(area) => Done::Synced(area, Ok(())),
+    fn start(&mut self, token: Token, request: IoRequest<Nothing>) {
+        let done = match request {
+            IoRequest::Read(reading) => Done::Read(reading, Ok(Nothing)),
+            IoRequest::Write(writing) => Done::Wrote(writing, Ok(())),
+            IoRequest::Sync(area) => Done::Synced(area, Ok(())),
         };
         self.done.push_back((token, done));
     }
@@ -108,11 +108,11 @@ impl Counted {
 impl Driver for Counted {
     type Data = Blocks;
 
-    fn start(&mut self, token: Token, ask: Ask<Blocks>) {
-        if let Ask::Write(writing) = &ask {
+    fn start(&mut self, token: Token, request: IoRequest<Blocks>) {
+        if let IoRequest::Write(writing) = &request {
             self.written += writing.length();
         }
-        self.done.push_back((token, self.direct.carry_out(ask)));
+        self.done.push_back((token, self.direct.carry_out(request)));
     }
 
     fn take(&mut self, _: bool) -> Option<(Token, Done<Blocks>)> {
@@ -130,8 +130,8 @@ pub(crate) struct Ringed {
 impl Driver for Ringed {
     type Data = Blocks;
 
-    fn start(&mut self, token: Token, ask: Ask<Blocks>) {
-        self.ring.start(self.store, token, ask);
+    fn start(&mut self, token: Token, request: IoRequest<Blocks>) {
+        self.ring.start(self.store, token, request);
     }
 
     fn take(&mut self, wait: bool) -> Option<(Token, Done<Blocks>)> {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId, Sequence, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::message::{Entry, Job, Payload, Promise, What};
-use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_core::message::{Entry, EntryOp, Job, Payload, Promise};
+use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::ClusterId;
 use loadline_san_protocol::device::{DeviceId, Superblock};
-use loadline_san_store::io::{Area, Ask, Data, Disk, Done, Token};
+use loadline_san_store::io::{Area, Data, Disk, Done, IoRequest, Token};
 use loadline_san_store::open::{NewReplica, create, open};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Action, Identity, Settings, Store};
@@ -25,7 +25,7 @@ const CHUNK: u64 = 64 << 20;
 /// What carries out asks: at once, or later.
 pub(crate) trait Driver {
     type Data: Data;
-    fn start(&mut self, token: Token, ask: Ask<Self::Data>);
+    fn start(&mut self, token: Token, request: IoRequest<Self::Data>);
     /// Something that is done; waits if this says so and there is something to wait for.
     fn take(&mut self, wait: bool) -> Option<(Token, Done<Self::Data>)>;
 }
@@ -65,18 +65,18 @@ pub(crate) fn make(disk: &mut impl Disk, blocks: u64, log_bytes: u64) {
 }
 
 /// Opens it.
-pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, Found) {
+pub(crate) fn reopen<D: Data>(disk: &mut impl Disk, settings: Settings) -> (Store<D>, DurableState) {
     let space = Arc::new(Mutex::new(Space::load(disk, Area::Log, Some(CLUSTER)).expect("it was made")));
     let opened = open(disk, &space, &space, REPLICA, settings).expect("it is well");
     assert!(opened.2.is_empty(), "{:?}", opened.2);
     (opened.0, opened.1)
 }
 
-/// Answers of a device that are taken before who waits for them may ask for more.
+/// Answers of a device that are taken before the thread that waits for them may request more.
 const AT_ONCE: usize = 4;
 
 impl<R: Driver> Run<R> {
-    pub(crate) fn new(store: Store<R::Data>, found: &Found, driver: R) -> Run<R> {
+    pub(crate) fn new(store: Store<R::Data>, found: &DurableState, driver: R) -> Run<R> {
         let mut run = Run {
             store,
             driver,
@@ -91,7 +91,7 @@ impl<R: Driver> Run<R> {
             random: 88_172_645_463_325_252,
         };
         if found.end == Position::START {
-            run.append(Entry { block: 0, blocks: 0, what: What::Open });
+            run.append(Entry { block: 0, blocks: 0, op: EntryOp::Open });
             run.settle();
         }
         run
@@ -117,21 +117,21 @@ impl<R: Driver> Run<R> {
         self.appended += 1;
         self.sequence += 1;
         let reported = if self.acknowledges { self.sequence - (self.appended - self.reported) } else { 0 };
-        let mark = if reported == 0 { Position::START } else { Self::position(reported) };
+        let commit_point = if reported == 0 { Position::START } else { Self::position(reported) };
         self.store.submit(Command::Append {
             number: self.appended,
             position: Self::position(self.sequence),
             sequenced: true,
             entry,
-            commit_point: mark,
-            acknowledged: mark,
+            commit_point,
+            acknowledged: commit_point,
             epoch: Epoch(1),
         });
     }
 
     pub(crate) fn write(&mut self, block: u64, blocks: u32, data: R::Data) {
-        let what = What::Data(Payload { data, first: 0 });
-        self.append(Entry { block, blocks, what });
+        let op = EntryOp::Data(Payload { data, first: 0 });
+        self.append(Entry { block, blocks, op });
     }
 
     pub(crate) fn read(&mut self, block: u64, blocks: u32) {
@@ -157,7 +157,7 @@ impl<R: Driver> Run<R> {
             let mut reported = false;
             for action in actions.drain(..) {
                 match action {
-                    Action::Ask(token, ask) => self.driver.start(token, ask),
+                    Action::Submit(token, request) => self.driver.start(token, request),
                     Action::Tell(Completion::Appended(through)) => {
                         (self.reported, reported) = (through, true)
                     }
@@ -195,8 +195,8 @@ impl<R: Driver> Run<R> {
     /// Until the log is empty, or as good as that.
     pub(crate) fn destage(&mut self) {
         self.settle();
-        let mark = Self::position(self.sequence);
-        self.store.submit(Command::CommitPoint { commit_point: mark, acknowledged: mark, epoch: Epoch(1) });
+        let commit_point = Self::position(self.sequence);
+        self.store.submit(Command::CommitPoint { commit_point, acknowledged: commit_point, epoch: Epoch(1) });
         let began = Instant::now();
         loop {
             self.store.destage_soon();

@@ -44,7 +44,7 @@ pub enum DeviceError {
         /// What says so.
         why: String,
     },
-    /// Somebody has it.
+    /// Another process has locked it.
     #[error(
         "{} is in use by another process, and was still after {} ms ({how}): stop that one first, or wait \
          until its last writes have ended", path.display(), waited.as_millis()

@@ -1,7 +1,7 @@
-//! Exclusive use: opening and locking, and waiting for whoever is about to end.
+//! Exclusive use: opening and locking, and waiting for a process that is about to end.
 //!
 //! A process that was killed may have I/O in flight which the kernel carries out after it is gone. Its open file, and the lock
-//! with it, lives until then. So the lock is on the very descriptor that I/O uses, and it is waited for: whoever has it knows
+//! with it, lives until then. So the lock is on the very descriptor that I/O uses, and it is waited for: the process that has it knows
 //! that nothing of a former process still comes.
 
 use std::fs::{File, Metadata};
@@ -21,7 +21,7 @@ use super::{DeviceError, DeviceFile, probe};
 const RETRY: Duration = Duration::from_millis(20);
 
 impl DeviceFile {
-    /// Opens a block device or a regular file to read and write, for exclusive use. Whoever else has it locked is waited for
+    /// Opens a block device or a regular file to read and write, for exclusive use. Another process that has it locked is waited for
     /// for so long. Everything that speaks against it is an error, before anything is written.
     pub fn open(path: &Path, patience: Duration) -> Result<DeviceFile, DeviceError> {
         let patience = Patience { path, limit: patience, begin: Instant::now() };
@@ -41,7 +41,7 @@ impl DeviceFile {
     }
 }
 
-/// How long somebody is waited for.
+/// How long another process is waited for.
 struct Patience<'a> {
     path: &'a Path,
     limit: Duration,

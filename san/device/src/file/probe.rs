@@ -25,8 +25,8 @@ mod ioctl {
     nix::ioctl_read_bad!(device_is_read_only, nix::request_code_none!(0x12, 94), nix::libc::c_int);
 }
 
-/// What was found.
-pub(super) struct Found {
+/// The properties of a device that a probe reads.
+pub(super) struct Properties {
     pub(super) bytes: u64,
     pub(super) in_memory: bool,
 }
@@ -64,7 +64,7 @@ pub(super) fn may_have(path: &Path, bytes: u64) -> Result<(), DeviceError> {
 }
 
 /// Probes an open file or device: refuses what cannot be used with sectors of 512 bytes past the page cache.
-pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Found, DeviceError> {
+pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Properties, DeviceError> {
     let fail = |what, error| DeviceError::Failed { path: path.to_owned(), what, error };
     let direct =
         fcntl(file, FcntlArg::F_GETFL).map(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_DIRECT));
@@ -80,24 +80,24 @@ pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Fou
             }
             _ if !direct => Err(not_direct()),
             BlockDevice { sector, .. } if sector > SMALLEST => Err(too_large(sector)),
-            BlockDevice { bytes, .. } => Ok(Found { bytes, in_memory: false }),
+            BlockDevice { bytes, .. } => Ok(Properties { bytes, in_memory: false }),
         };
     }
     let system = fstatfs(file).map_err(|error| fail("asked for its file system", error.into()))?;
     let bytes = metadata.size();
     may_have(path, bytes)?;
     if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&system.filesystem_type()) {
-        return Ok(Found { bytes, in_memory: true });
+        return Ok(Properties { bytes, in_memory: true });
     }
     match direct_alignment(file) {
         _ if !direct => Err(not_direct()),
         Some(0) => Err(not_direct()),
         Some(sector) if u64::from(sector) > SMALLEST => Err(too_large(sector.into())),
-        Some(_) => Ok(Found { bytes, in_memory: false }),
+        Some(_) => Ok(Properties { bytes, in_memory: false }),
         // It writes less than a block of its own through the page cache, without saying so.
         None if system.filesystem_type() == BTRFS_SUPER_MAGIC => Err(not_direct()),
         None => match takes_a_sector(file) {
-            Ok(true) => Ok(Found { bytes, in_memory: false }),
+            Ok(true) => Ok(Properties { bytes, in_memory: false }),
             // What it asks for is not known; most have 4096.
             Ok(false) => Err(too_large(4096)),
             Err(error) => Err(DeviceError::Unreadable { path: path.to_owned(), at: SMALLEST, error }),

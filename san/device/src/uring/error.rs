@@ -36,12 +36,12 @@ pub enum UringError {
         store: u32,
     },
     /// Something of it is not done.
-    #[error("store {store} has {asks} asks that are not done: take them first")]
+    #[error("store {store} has {requests} requests that are not done: take them first")]
     Busy {
         /// The number.
         store: u32,
         /// The number of operations that are not done.
-        asks: usize,
+        requests: usize,
     },
     /// It did not work.
     #[error("the devices of store {store} cannot be {what} for io_uring: {error}")]

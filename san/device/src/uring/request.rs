@@ -3,7 +3,7 @@
 use std::io;
 
 use loadline_base::ring::{opcode, squeue, types};
-use loadline_san_store::io::{Area, Ask, Done, IoFault, Reading, Token, Writing};
+use loadline_san_store::io::{Area, Done, IoFault, IoRequest, Reading, Token, Writing};
 use nix::libc::{self, iovec};
 
 use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
@@ -62,11 +62,11 @@ pub(super) struct Request {
 }
 
 /// An ask that cannot even begin.
-pub(super) fn faulty(ask: Ask<Blocks>, fault: impl FnOnce() -> IoFault) -> Done<Blocks> {
-    match ask {
-        Ask::Read(reading) => Done::Read(reading, Err(fault())),
-        Ask::Write(writing) => Done::Wrote(writing, Err(fault())),
-        Ask::Sync(area) => Done::Synced(area, Err(fault())),
+pub(super) fn faulty(io_request: IoRequest<Blocks>, fault: impl FnOnce() -> IoFault) -> Done<Blocks> {
+    match io_request {
+        IoRequest::Read(reading) => Done::Read(reading, Err(fault())),
+        IoRequest::Write(writing) => Done::Wrote(writing, Err(fault())),
+        IoRequest::Sync(area) => Done::Synced(area, Err(fault())),
     }
 }
 
@@ -88,25 +88,25 @@ impl Request {
         &mut self,
         store: u32,
         token: Token,
-        ask: Ask<Blocks>,
+        io_request: IoRequest<Blocks>,
         pool: &Pool,
     ) -> Result<u32, Done<Blocks>> {
-        let (work, entries) = match ask {
-            Ask::Read(reading) => match buffer_for(&reading, pool) {
+        let (work, entries) = match io_request {
+            IoRequest::Read(reading) => match buffer_for(&reading, pool) {
                 Err(fault) => return Err(Done::Read(reading, Err(fault))),
                 Ok(buffer) => {
                     let entries = reading.pieces.len();
                     (Work::Read(reading, buffer), entries)
                 }
             },
-            Ask::Write(writing) => match gather(&writing, &mut self.vectors) {
+            IoRequest::Write(writing) => match gather(&writing, &mut self.vectors) {
                 Err(fault) => return Err(Done::Wrote(writing, Err(fault))),
                 Ok(()) => {
                     let at = writing.at;
                     (Work::Write { writing, at, first: 0 }, 1)
                 }
             },
-            Ask::Sync(area) => (Work::Sync(area), 1),
+            IoRequest::Sync(area) => (Work::Sync(area), 1),
         };
         (self.store, self.token, self.work) = (store, token, work);
         self.progress.clear();
@@ -254,10 +254,10 @@ mod tests {
     use crate::pool::Class;
     use loadline_san_store::io::{Part, Piece, Sector};
 
-    fn begun(ask: Ask<Blocks>) -> Request {
+    fn begun(io_request: IoRequest<Blocks>) -> Request {
         let pool = Pool::new(&[Class { blocks: 4, buffers: 1 }]).unwrap();
         let mut request = Request::new();
-        assert_eq!(request.begin(1, Token(5), ask, &pool).unwrap(), 1);
+        assert_eq!(request.begin(1, Token(5), io_request, &pool).unwrap(), 1);
         request.count_one();
         request
     }
@@ -271,13 +271,13 @@ mod tests {
 
     fn reading() -> Request {
         let piece = Piece { area: Area::Capacity, at: 8192, first: 1, blocks: 2 };
-        begun(Ask::Read(Reading { blocks: 4, pieces: vec![piece] }))
+        begun(IoRequest::Read(Reading { blocks: 4, pieces: vec![piece] }))
     }
 
     fn writing() -> Request {
         let bytes = Sector::zeroes(3);
         let parts = vec![Part::Bytes(3)];
-        begun(Ask::Write(Writing { area: Area::Log, at: 512, bytes, parts, durable: true }))
+        begun(IoRequest::Write(Writing { area: Area::Log, at: 512, bytes, parts, durable: true }))
     }
 
     #[test]

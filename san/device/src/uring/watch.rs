@@ -13,10 +13,10 @@ use super::{MOST_TRIES, Uring};
 pub(super) const WATCHED: u64 = 1 << 63;
 /// And it is room that is waited for.
 const ROOM: u64 = 1 << 62;
-/// It tells nobody anything: that something is not watched any more, or that a bell was rung.
+/// It is not delivered to any key: that something is not watched any more, or that a bell was rung.
 const QUIET: u64 = 1 << 61;
 
-/// A bell was rung, for who has the key.
+/// A bell was rung, for this key.
 const BELL: u64 = 1 << 60;
 /// Bells of a key that are not rung yet, at most: an eventfd takes them at once, unless the other side has filled it.
 const MOST_BELLS: u32 = 64;
@@ -35,7 +35,7 @@ pub enum For {
 
 impl Uring {
     /// Watches a descriptor until there is what it is watched for: then [`ready`](Self::ready) gives its key, once. Keys are
-    /// the caller's; a key that is given twice comes twice. The descriptor is kept open by the kernel until then, so who
+    /// the caller's; a key that is given twice comes twice. The descriptor is kept open by the kernel until then, so a caller that
     /// closes it shuts it down before. Fails if the queue stays full.
     pub fn watch(&mut self, fd: RawFd, key: u32, what: For) -> io::Result<()> {
         let (events, room) = match what {
@@ -52,7 +52,7 @@ impl Uring {
         self.push_watched(opcode::AsyncCancel2::new(which).build().user_data(WATCHED | QUIET))
     }
 
-    /// Adds one to an eventfd, for who has this key. It never waits, whatever the descriptor's owner does to it: the kernel does
+    /// Adds one to an eventfd, for this key. It never waits, whatever the descriptor's owner does to it: the kernel does
     /// that, and if it has waited for too many, this fails. The descriptor is to be open until the next
     /// [`submit`](Self::submit).
     pub fn ring_bell(&mut self, fd: RawFd, key: u32) -> io::Result<()> {

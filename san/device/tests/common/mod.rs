@@ -1,4 +1,4 @@
-//! What the tests of both ways of I/O share: devices in files, asks by chance, and what must become of them.
+//! What the tests of both ways of I/O share: devices in files, requests by chance, and what must become of them.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -13,7 +13,9 @@ use loadline_san_device::direct::Direct;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Class, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
-use loadline_san_store::io::{Address, Area, Ask, Data, Done, Part, Piece, Reading, Sector, Token, Writing};
+use loadline_san_store::io::{
+    Address, Area, Data, Done, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
+};
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -74,13 +76,13 @@ impl Driver {
     }
 
     /// Carries all of this out, and gives what became of it, in the order in which it was asked.
-    pub(crate) fn all(&mut self, asks: Vec<Ask<Blocks>>) -> Vec<Done<Blocks>> {
+    pub(crate) fn all(&mut self, requests: Vec<IoRequest<Blocks>>) -> Vec<Done<Blocks>> {
         match self {
-            Driver::Direct(direct) => asks.into_iter().map(|ask| direct.carry_out(ask)).collect(),
+            Driver::Direct(direct) => requests.into_iter().map(|request| direct.carry_out(request)).collect(),
             Driver::Uring(uring, store, _) => {
-                let count = asks.len();
-                for (token, ask) in (0..).zip(asks) {
-                    uring.start(*store, Token(token), ask);
+                let count = requests.len();
+                for (token, request) in (0..).zip(requests) {
+                    uring.start(*store, Token(token), request);
                 }
                 let begin = Instant::now();
                 let mut done = HashMap::new();
@@ -98,8 +100,8 @@ impl Driver {
         }
     }
 
-    pub(crate) fn one(&mut self, ask: Ask<Blocks>) -> Done<Blocks> {
-        self.all(vec![ask]).remove(0)
+    pub(crate) fn one(&mut self, request: IoRequest<Blocks>) -> Done<Blocks> {
+        self.all(vec![request]).remove(0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A client comes, asks what there is, and chooses.
 //!
-//! Who has the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
-//! the time, and how many clients it talks with.
+//! The owner of the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
+//! the time, and the number of its clients.
 
 use loadline_base::nbd::{
     BASE_ALLOCATION, INIT_MAGIC, MOST_DATA, MOST_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, get_u16, get_u32,
@@ -13,9 +13,9 @@ use crate::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 
 /// The most bytes of an option that are looked at; of longer ones, up to [`MOST_SKIPPED`] are skipped.
 const MOST_OPTION: usize = 16 << 10;
-/// Who sends a longer option is hung up on.
+/// A client that sends a longer option is disconnected.
 const MOST_SKIPPED: u32 = 1 << 20;
-/// Who has not chosen after so many options is hung up on.
+/// A client that has not chosen an export after so many options is disconnected.
 const MOST_OPTIONS: u32 = 256;
 /// The number by which a client names [`BASE_ALLOCATION`].
 pub const ALLOCATION_ID: u32 = 1;
@@ -70,7 +70,7 @@ pub enum Next {
     Gone,
 }
 
-/// Why a client is hung up on.
+/// Why a client is disconnected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HandshakeError {
     /// It speaks something else.
@@ -154,7 +154,7 @@ impl Handshake {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What comes next. A client that does not follow the protocol is to be hung up on.
+    /// What comes next. A client that does not follow the protocol is to be disconnected.
     pub fn step(&mut self) -> Result<Next, HandshakeError> {
         loop {
             match &mut self.state {

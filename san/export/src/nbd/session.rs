@@ -30,7 +30,7 @@ const EXTENT: usize = 8;
 /// last.
 const MOST_STATUS: usize = 4 + EXTENT * (2 * MOST_MAPPED + 1);
 
-/// Why a client is hung up on.
+/// Why a client is disconnected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SessionError {
     /// It does not follow the protocol.
@@ -82,7 +82,7 @@ pub struct Session {
     /// Bytes of requests that are not complete.
     taken: usize,
     leaving: bool,
-    /// Requests that were answered since somebody asked.
+    /// Requests that were answered since the last call.
     answered: usize,
     /// Replies that are to be sent to the client.
     pub out: Outbox,
@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// The next request, if all of it is there. What is wrong is answered. A client that does not follow the protocol is to
-    /// be hung up on.
+    /// be disconnected.
     pub fn next(&mut self, pool: &Pool) -> Result<Option<BlockRequest>, SessionError> {
         const HEAD: Result<Option<usize>, SessionError> = Ok(Some(Request::BYTES));
         loop {

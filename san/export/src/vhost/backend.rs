@@ -53,7 +53,7 @@ fn protocol_features() -> Protocol {
 
 /// All that messages set.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct BackendState {
     /// Bytes of the disk.
     bytes: u64,
     attachment: Attachment,
@@ -67,9 +67,9 @@ pub(super) struct State {
 
 /// See the module. It belongs to one thread.
 #[derive(Debug)]
-pub(super) struct Backend(pub(super) RefCell<State>);
+pub(super) struct Backend(pub(super) RefCell<BackendState>);
 
-impl State {
+impl BackendState {
     fn has(&self, feature: u32) -> bool {
         self.features & 1 << feature != 0
     }
@@ -129,7 +129,7 @@ impl State {
 
 impl Backend {
     pub(super) fn new(bytes: u64, attachment: Attachment) -> Backend {
-        let state = State {
+        let state = BackendState {
             bytes,
             attachment,
             features: 0,
@@ -142,7 +142,7 @@ impl Backend {
     }
 
     /// Sets something. Why it is refused is kept for people.
-    fn set(&self, set: impl FnOnce(&mut State) -> Result<(), Reason>) -> Handled<()> {
+    fn set(&self, set: impl FnOnce(&mut BackendState) -> Result<(), Reason>) -> Handled<()> {
         let mut state = self.0.borrow_mut();
         set(&mut state).map_err(|reason| {
             state.refused = Some(reason);
@@ -225,7 +225,7 @@ impl VhostUserBackendReqHandler for Backend {
         _: u64,
     ) -> Handled<()> {
         self.set(|state| {
-            let State { memory, queues, .. } = state;
+            let BackendState { memory, queues, .. } = state;
             let queue = queues.get_mut(index as usize);
             let queue = queue.ok_or_else(|| format!("there are only {MOST_QUEUES} queues"))?;
             not_running(queue)?;

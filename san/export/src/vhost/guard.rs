@@ -1,5 +1,5 @@
-//! Memory that another process has shared can go away: the file behind it is made shorter, and who touches it is killed
-//! (SIGBUS). Not we: the stretch is replaced by empty memory, and marked as lost, so that the front-end is hung up on.
+//! Memory that another process has shared can go away: the file behind it is made shorter, and a process that touches it is killed
+//! (SIGBUS). Not we: the stretch is replaced by empty memory, and marked as lost, so that the front-end is disconnected.
 
 use std::io;
 use std::mem::MaybeUninit;

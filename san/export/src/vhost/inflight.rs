@@ -1,5 +1,5 @@
 //! What a front-end asked and was not answered, in memory that it keeps while this process is gone ("Inflight I/O tracking" in
-//! the vhost-user protocol): whoever serves it next finds what was begun, and begins it anew.
+//! the vhost-user protocol): the process that serves it next finds what was begun, and begins it anew.
 //!
 //! ```text
 //!   queue: features 8 │ version 2 │ descriptors 2 │ last answered 2 │ used index 2 │ for each: begun 1 … order 8
@@ -116,7 +116,7 @@ impl InFlight {
         Ok(this)
     }
 
-    /// Whether what was begun here may be begun anew: it is this volume's, and nobody else has owned it since.
+    /// Whether what was begun here may be begun anew: it is this volume's, and no other node has owned it since.
     fn may_go_on(&self, attachment: &Attachment) -> bool {
         let [magic, low, high, volume, number] =
             std::array::from_fn(|n| self.stamped(n).load(Ordering::Acquire));

@@ -265,7 +265,7 @@ impl Memory {
     }
 }
 
-/// Whether a file may be mapped: it is memory (nobody else's program is asked for its pages), as long as it is to be, and of whole
+/// Whether a file may be mapped: it is memory (no other program is asked for its pages), as long as it is to be, and of whole
 /// pages if these are huge. (What else is mapped of it could not be replaced when it goes away.)
 pub(super) fn check(file: &File, offset: u64, bytes: u64) -> Result<(), Reason> {
     // BlockRequest first: only memory can answer that, and nothing waits for it.

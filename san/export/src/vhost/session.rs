@@ -19,7 +19,7 @@ use vhost::vhost_user::message::FrontendReq;
 use virtio_queue::QueueT;
 use vm_memory::GuestAddress;
 
-use super::backend::{Backend, State};
+use super::backend::{Backend, BackendState};
 use super::memory::Mapped;
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
 use super::socket::{HEADER, has_room, peek, waiting};
@@ -41,7 +41,7 @@ const REST_NS: u64 = 1_000_000_000;
 /// How long a front-end that ends a queue waits for what is in flight, nanoseconds.
 const DRAIN_NS: u64 = 30_000_000_000;
 
-/// Why a front-end is hung up on.
+/// Why a front-end is disconnected.
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// Something that it said.
@@ -217,7 +217,7 @@ impl Session {
     // ---- what it asks ----------------------------------------------------------------------------------
 
     /// Takes what is in its queues, as much as it may. What is wrong is answered. One that does not follow the rules is to be
-    /// hung up on.
+    /// disconnected.
     pub fn take(&mut self, pool: &Pool, asked: &mut Vec<BlockRequest>) -> Result<(), SessionError> {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();
@@ -237,13 +237,13 @@ impl Session {
 
     fn take_from(
         &mut self,
-        state: &mut State,
+        state: &mut BackendState,
         number: u16,
         (mapped, pool): (&Rc<Mapped>, &Pool),
         budget: &mut usize,
         asked: &mut Vec<BlockRequest>,
     ) -> Result<(), SessionError> {
-        let State { queues, kept, .. } = state;
+        let BackendState { queues, kept, .. } = state;
         let queue = &mut queues[number as usize];
         if !queue.has_more(mapped) {
             return Ok(());
@@ -370,7 +370,7 @@ impl crate::session::Session for Session {
     fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd> {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();
-        let State { queues, kept, .. } = &mut *state;
+        let BackendState { queues, kept, .. } = &mut *state;
         let this = &mut self.slots[slot as usize];
         let mapped = this.mapped.take().expect("a request that is not answered has its memory");
         let queue = &mut queues[this.queue as usize];

@@ -110,7 +110,7 @@ pub struct Volume {
     pub lease_ms: u64,
     /// Bytes of the log of each replica.
     pub log_bytes: u64,
-    /// Where it is, or was last, attached; nowhere: nobody serves it.
+    /// Where it is, or was last, attached; nowhere: no node serves it.
     pub attached: Option<u32>,
     /// What is being done with it.
     pub state: VolumeState,
@@ -142,7 +142,7 @@ pub struct Replica {
     pub device: u32,
     /// Bytes of its log.
     pub log_bytes: u64,
-    /// Random bits that nobody knows who writes data. By them a device tells it from another one that had its id, before the
+    /// Random bits that no writer of data knows. By them a device tells it from another one that had its id, before the
     /// configuration was restored from an older copy.
     pub key: u64,
     /// What is being done with it.

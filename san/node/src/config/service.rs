@@ -1,4 +1,4 @@
-//! The store on a thread of its own: nobody who must not wait waits for it.
+//! The store on a thread of its own, so that event loops do not wait for it.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -110,7 +110,7 @@ impl Config {
 /// What waits. Records come first: volumes wait for them, and lose their owners if they wait for long.
 #[derive(Default)]
 struct Waiting {
-    /// Who waits until the store is closed.
+    /// The task that waits until the store is closed.
     close: Option<Sender<()>>,
     records: VecDeque<(VolumeId, About, LoopSender)>,
     jobs: VecDeque<Job>,
@@ -170,7 +170,7 @@ fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work
 }
 
 /// Logs why loops get no answers about the records of volumes: once, and not again before there was one. That the file of the
-/// store was replaced is logged by whoever reads the configuration.
+/// store was replaced is logged by the reader of the configuration.
 fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
     match failed {
         None => *complaint = None,
@@ -259,7 +259,7 @@ mod tests {
     use loadline_san_core::history::History;
     use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId, ReplicaId};
     use loadline_san_core::layout::Layout;
-    use loadline_san_core::record::{Group, State};
+    use loadline_san_core::record::{Group, RecordState};
 
     use super::*;
     use crate::config::Stored;
@@ -307,7 +307,7 @@ mod tests {
             epoch: Epoch(epoch),
             made_by: ProposalId { by: owner, number: epoch },
             owner,
-            state: State::Active,
+            state: RecordState::Active,
             attachment: 1,
             fence: 0,
             lease_ns: 600_000_000,

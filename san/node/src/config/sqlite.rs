@@ -109,13 +109,14 @@ fn is_same(path: &Path, opened: &[Identity]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The last process that closes a database writes its log into the file, and removes the log. If somebody has put another file in place meanwhile,
+/// The last process that closes a database writes its log into the file, and removes the log. If another file was put in place meanwhile,
 /// into the same inode, that would be mixed with what was there: then the log is left, and belongs to nothing.
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         if let Err(why) = self.check() {
             tracing::error!(
-                "{why}. Changes that were not in the database file yet stay in the old write-ahead log, which now belongs to no database"
+                "{why}. Changes that were only in the write-ahead log (-wal) are not copied into a database file; they remain \
+                 in the old log"
             );
             let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }

@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_millis(50);
 /// A connection to a store by which a thread waits for changes, of this process and of others.
 pub trait Watch: Send {
     /// Returns when something may have changed since the last call, or after `limit` at the latest. Whether something may have
-    /// changed; true also while the store fails, so that whoever reads it finds out how.
+    /// changed; true also while the store fails, so that a reader finds out how.
     fn wait(&mut self, limit: Duration) -> bool;
 }
 

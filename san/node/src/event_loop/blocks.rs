@@ -3,7 +3,7 @@
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::Layout;
 use loadline_san_core::message::Content;
-use loadline_san_core::volume::{Ask, Request, SECTORS};
+use loadline_san_core::volume::{Request, RequestOp, SECTORS};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use loadline_san_store::io::Address;
 
@@ -34,8 +34,8 @@ pub(super) fn merge(
 ) -> Blocks {
     let (start, end) = (request.sector, request.sector + u64::from(request.sectors));
     let (first, last) = (start / SECTORS, (end - 1) / SECTORS);
-    let numbers: Vec<u64> = match &request.ask {
-        Ask::Write(_) => (first..=last).collect(),
+    let numbers: Vec<u64> = match &request.op {
+        RequestOp::Write(_) => (first..=last).collect(),
         _ => {
             [(head, first), (tail, last)].iter().filter(|(old, _)| old.is_some()).map(|(_, at)| *at).collect()
         }
@@ -56,8 +56,8 @@ pub(super) fn merge(
         }
         let (from, to) = (start.max(number * SECTORS), end.min((number + 1) * SECTORS));
         let place = (from - number * SECTORS) as usize * SECTOR..(to - number * SECTORS) as usize * SECTOR;
-        match &request.ask {
-            Ask::Write(data) => {
+        match &request.op {
+            RequestOp::Write(data) => {
                 let from = (from - start) as usize * SECTOR;
                 into[place.clone()].copy_from_slice(&data.bytes()[from..from + place.len()]);
             }

@@ -10,7 +10,7 @@ use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
 use loadline_san_core::replica;
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, OrderError, view};
+use loadline_san_core::volume::{self, CommandError, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
@@ -51,7 +51,7 @@ pub struct OpenVolume {
     pub layout: Layout,
     /// Length of its leases, nanoseconds.
     pub lease_ns: u64,
-    /// It is to be taken over if nobody serves it.
+    /// It is to be taken over if no node serves it.
     pub watch: bool,
     /// Blocks that may be in flight for it: what its logs are made for ([`most_in_flight`](super::most_in_flight)).
     pub most_in_flight: u64,
@@ -106,7 +106,7 @@ pub enum LoopCommand {
     OpenVolume(OpenVolume),
     /// It is gone.
     CloseVolume(VolumeId),
-    /// It is to be taken over if nobody serves it, or not.
+    /// It is to be taken over if no node serves it, or not.
     Watch(VolumeId, bool),
     /// It is to be owned here, whichever node owns it. → [`LoopEvent::Attached`]
     Attach(VolumeId),
@@ -119,10 +119,10 @@ pub enum LoopCommand {
     Admit(VolumeId),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
-    /// Its clients go, and nobody owns it here. → [`LoopEvent::Detached`]
+    /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
     Detach(VolumeId),
-    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::Ordered`]
-    Volume(VolumeId, u64, volume::Order),
+    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::CommandDone`]
+    Volume(VolumeId, u64, volume::VolumeCommand),
     /// The record of a volume as the configuration has it, without a question of the volume.
     Record(VolumeId, Box<Record>),
     /// The configuration store was asked for the record.
@@ -145,7 +145,7 @@ pub enum LoopCommand {
     Drop(NodeId),
     /// There are no faults on purpose any more.
     NoFaults,
-    /// Look through these replicas, all of them and as fast as their devices let.
+    /// Scrub all of these replicas, as fast as their devices permit.
     Scrub(Vec<ReplicaId>),
     /// Follow requests of a volume that this node owns.
     Trace(VolumeId, TraceOrder),
@@ -168,7 +168,7 @@ pub enum LoopEvent {
     ReadRecord(VolumeId, Epoch),
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
     /// to answer. → [`LoopCommand::Reaches`]
-    Ask(Vec<NodeId>, u64),
+    QueryNodes(Vec<NodeId>, u64),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),
     /// The clients of a volume are let in here.
@@ -178,7 +178,7 @@ pub enum LoopEvent {
     /// A volume is blocked, and why; or it is not any more.
     Blocked(VolumeId, Option<String>),
     /// The order with this number was carried out, or not.
-    Ordered(u64, Result<(), OrderError>),
+    CommandDone(u64, Result<(), CommandError>),
     /// How it is.
     State(LoopState),
     /// It has ended.
@@ -203,7 +203,7 @@ pub struct LoopState {
     pub clients: usize,
     /// The replicas that are open in the loop.
     pub replicas: Vec<ReplicaState>,
-    /// Replicas that were to be looked through.
+    /// Replicas of which a scrub was requested.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }
 
@@ -216,16 +216,16 @@ pub struct ReplicaFault {
     pub slow_ns: u64,
 }
 
-/// How far a replica was looked through that was to be.
+/// The progress of a scrub of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scrub {
     /// Bytes that are in its extents, about.
     pub bytes: u64,
-    /// Bytes that were looked at.
+    /// Bytes that were checked.
     pub done: u64,
     /// Blocks that did not match their checksums.
     pub corrupt: u64,
-    /// All were looked at.
+    /// All were checked.
     pub ended: bool,
 }
 
@@ -269,7 +269,7 @@ pub struct ReplicaState {
     pub damaged: bool,
     /// What it reports at this moment.
     pub view: replica::view::View,
-    /// Bytes that were looked through.
+    /// Bytes that were checked.
     pub scrubbed: u64,
     /// Blocks that did not match their checksums, as often as they were found.
     pub corrupt: u64,

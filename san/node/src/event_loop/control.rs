@@ -1,7 +1,7 @@
 //! Carries out the commands of the control path.
 
 use loadline_san_core::ids::{Epoch, VolumeId};
-use loadline_san_core::volume::{Event, OrderError, Status};
+use loadline_san_core::volume::{CommandError, Event, Status};
 
 use super::EventLoop;
 use super::command::{LoopCommand, LoopEvent, LoopState};
@@ -61,17 +61,17 @@ impl EventLoop {
                 }
                 self.step_volume(id, Event::Detach);
             }
-            LoopCommand::Volume(id, number, order) => {
+            LoopCommand::Volume(id, number, command) => {
                 let Some(host) = self.volumes.get_mut(id) else {
-                    (self.report)(LoopEvent::Ordered(number, Err(OrderError::NotOwner)));
+                    (self.report)(LoopEvent::CommandDone(number, Err(CommandError::NotOwner)));
                     return;
                 };
-                host.giving = Some(number);
-                self.step_volume(id, Event::Order(order));
+                host.given_command = Some(number);
+                self.step_volume(id, Event::Command(command));
                 if let Some(host) = self.volumes.get_mut(id)
-                    && let Some(number) = host.giving.take()
+                    && let Some(number) = host.given_command.take()
                 {
-                    host.ordered = Some(number);
+                    host.pending_command = Some(number);
                 }
             }
             LoopCommand::Record(id, record) => {
@@ -101,16 +101,16 @@ impl EventLoop {
                 self.replicas.no_faults();
             }
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
-            LoopCommand::Trace(id, order) => self.trace(id, order),
+            LoopCommand::Trace(id, command) => self.trace(id, command),
             LoopCommand::ReportState => (self.report)(LoopEvent::State(self.state())),
             LoopCommand::Stop => self.stopped = true,
         }
     }
 
     /// Follows requests of a volume. One trace of a volume is made at a time: the one before ends with what it has.
-    fn trace(&mut self, id: VolumeId, order: TraceOrder) {
+    fn trace(&mut self, id: VolumeId, command: TraceOrder) {
         if let Some(host) = self.volumes.get_mut(id)
-            && let Some(before) = host.tracer.replace(Box::new(Tracer::new(order)))
+            && let Some(before) = host.tracer.replace(Box::new(Tracer::new(command)))
         {
             before.end();
         }

@@ -318,7 +318,7 @@ impl FrontEnds {
         });
         // At once: the descriptor may be closed soon.
         if failed || some && ring.uring.submit().is_err() {
-            let why = "its eventfd for what was answered cannot be written".into();
+            let why = "the eventfd that signals completed requests to the client cannot be written".into();
             return Err(Why::Ended(SessionEnd::Protocol(why)));
         }
         let sent = sent.map_err(Why::Ended)?;

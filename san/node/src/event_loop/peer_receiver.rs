@@ -114,7 +114,7 @@ impl PeerReceiver {
 
 /// What is appended is what the owner has taken the checksums of.
 fn verify(from: &FromOwner, group: GroupIndex, entry: &Entry<Blocks>) -> Result<(), ReceiveError> {
-    let loadline_san_core::message::What::Data(payload) = &entry.what else { return Ok(()) };
+    let loadline_san_core::message::EntryOp::Data(payload) = &entry.op else { return Ok(()) };
     for index in 0..entry.blocks {
         let block = entry.block + u64::from(index);
         let of = Address { volume: from.volume, group, block };

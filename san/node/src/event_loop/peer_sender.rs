@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Content, Entry, FromOwner, FromReplica, Payload, ToOwner, ToReplica, What};
+use loadline_san_core::message::{
+    Content, Entry, EntryOp, FromOwner, FromReplica, Payload, ToOwner, ToReplica,
+};
 use loadline_san_device::outbox::Outbox;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
 use loadline_san_device::uring::For;
@@ -23,22 +25,22 @@ use loadline_san_export::socket::{Received, receive, send_all, shut_down};
 const MOST_UNSENT: usize = 64 << 20;
 /// From one attempt to connect to the next.
 const RETRY_NS: u64 = 100_000_000;
-/// Who refuses so many attempts in a row has ended: one may be starting anew, or all be stopped at about the same time, and a
+/// A node that refuses so many attempts in a row has ended: one may be starting anew, or all be stopped at about the same time, and a
 /// replica that is removed for that has to be copied to.
 const REFUSALS: u32 = 2;
-/// Who is not reached so often in a row is complained about.
+/// A node that is not reached so often in a row is reported in the log.
 const FAILURES: u32 = 10;
 /// A connection is given up if what was sent is not confirmed for so long, milliseconds.
 const UNCONFIRMED_MS: u32 = 5_000;
 
-/// What a connection begins with: who speaks to whom.
+/// What a connection begins with: its sender and its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
     /// The cluster of both.
     pub cluster: ClusterId,
-    /// Who will speak.
+    /// The sender.
     pub from: NodeId,
-    /// Who is meant.
+    /// The receiver.
     pub to: NodeId,
     /// Which of its loops.
     pub to_loop: u32,
@@ -202,7 +204,7 @@ impl PeerSender {
             }
             ConnectionState::Up(socket) if what == For::Input => {
                 if receive(socket, &mut [0; 64]) != Received::Nothing {
-                    self.down("it has hung up");
+                    self.down("it has closed the connection");
                 }
             }
             ConnectionState::Up(_) | ConnectionState::Down => {}
@@ -319,8 +321,8 @@ impl PeerSender {
 
 /// The data of an entry, and how many blocks.
 fn data_of(entry: &Entry<Blocks>) -> Option<(&Payload<Blocks>, u32)> {
-    match &entry.what {
-        What::Data(payload) => Some((payload, entry.blocks)),
+    match &entry.op {
+        EntryOp::Data(payload) => Some((payload, entry.blocks)),
         _ => None,
     }
 }

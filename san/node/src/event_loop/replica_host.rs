@@ -14,7 +14,7 @@ use loadline_san_device::direct_read::DirectRead;
 use loadline_san_device::file::Devices;
 use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
-use loadline_san_store::io::{Address, Area, Ask, Done, IoFault, Reading, Token};
+use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
@@ -43,7 +43,7 @@ pub(super) struct ReplicaHost {
     pub(super) store: Store<Blocks>,
     pub(super) io: Io,
     /// What the store asked of devices in memory.
-    asks: VecDeque<(Token, Ask<Blocks>)>,
+    io_requests: VecDeque<(Token, IoRequest<Blocks>)>,
     /// It is in the list of those that have something to do.
     pub(super) listed: bool,
     /// Something was asked of it since the last tick.
@@ -58,7 +58,7 @@ pub(super) struct ReplicaHost {
     ended: Vec<Ended>,
     /// When what the ring has of it was begun.
     begun: HashMap<Token, Moment, RandomState>,
-    /// What had come of looking through it when it was to be looked through.
+    /// The results of its scrub at the time when a full scrub was requested.
     scrub_from: Option<Scrubbed>,
     /// What its start found damaged, if anything.
     damage: Option<String>,
@@ -68,13 +68,13 @@ pub(super) struct ReplicaHost {
 
 impl ReplicaHost {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> ReplicaHost {
-        let (asks, store_actions) = (VecDeque::new(), Vec::new());
+        let (io_requests, store_actions) = (VecDeque::new(), Vec::new());
         let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
         ReplicaHost {
             replica,
             store,
             io,
-            asks,
+            io_requests,
             listed: false,
             busy: false,
             store_actions,
@@ -129,7 +129,7 @@ impl ReplicaHost {
         wanted
     }
 
-    /// It is to be looked through, as fast as its device lets.
+    /// A full scrub was requested, as fast as its device permits.
     pub(super) fn scrub(&mut self) {
         self.store.scrub_anew();
         self.scrub_from = Some(self.store.scrubbed());
@@ -145,7 +145,7 @@ impl ReplicaHost {
         Some(Scrub { bytes, done, corrupt: now.corrupt - from.corrupt, ended })
     }
 
-    /// It looks through all as fast as its device lets, until that is done.
+    /// It scrubs all extents as fast as its device permits, until all are checked.
     pub(super) fn scrubs_fast(&self) -> bool {
         self.scrubs().is_some_and(|scrub| !scrub.ended)
     }
@@ -202,7 +202,7 @@ impl ReplicaHost {
             damaged: self.store.is_damaged(),
             view: self.replica.view(),
             scrubbed: scrubbed.bytes,
-            // What was found by looking through is among them.
+            // They include what the scrub found.
             corrupt: self.store.corrupt(),
             repaired: scrubbed.slots,
         }
@@ -219,26 +219,26 @@ impl ReplicaHost {
         self.store.run(&mut self.store_actions);
         self.act(uring, completions);
         if let Io::Direct(direct) = &mut self.io {
-            self.asks.iter().take(AT_ONCE).for_each(|(_, ask)| direct.prepare(ask));
+            self.io_requests.iter().take(AT_ONCE).for_each(|(_, io_request)| direct.prepare(io_request));
             let begun = crate::clock::now();
             let mut blocks = 0;
             while blocks < AT_ONCE
-                && let Some((token, ask)) = self.asks.pop_front()
+                && let Some((token, io_request)) = self.io_requests.pop_front()
             {
-                blocks += size(&ask);
-                if let Some((_, next)) = self.asks.front() {
+                blocks += size(&io_request);
+                if let Some((_, next)) = self.io_requests.front() {
                     direct.prepare_next(next);
                 }
-                let done = match ask {
-                    Ask::Read(reading) => {
+                let done = match io_request {
+                    IoRequest::Read(reading) => {
                         match direct_read(&self.replica, &self.store, reads, token, &reading) {
                             Some((into, of)) => direct
                                 .read_direct(reading, &into, of)
-                                .unwrap_or_else(|reading| direct.carry_out(Ask::Read(reading))),
-                            None => direct.carry_out(Ask::Read(reading)),
+                                .unwrap_or_else(|reading| direct.carry_out(IoRequest::Read(reading))),
+                            None => direct.carry_out(IoRequest::Read(reading)),
                         }
                     }
-                    ask => direct.carry_out(ask),
+                    io_request => direct.carry_out(io_request),
                 };
                 self.ended.push(Ended::of(&done));
                 if self.fault == ReplicaFault::default() {
@@ -247,11 +247,13 @@ impl ReplicaHost {
                     let done = if self.fault.fails { failed(done) } else { done };
                     self.late.push_back((crate::clock::now().after(self.fault.slow_ns), token, done));
                 }
-                if self.asks.is_empty() {
+                if self.io_requests.is_empty() {
                     self.store.run(&mut self.store_actions);
                     for action in self.store_actions.drain(..) {
                         match action {
-                            store::Action::Ask(token, ask) => self.asks.push_back((token, ask)),
+                            store::Action::Submit(token, io_request) => {
+                                self.io_requests.push_back((token, io_request))
+                            }
                             store::Action::Tell(completion) => completions.push(completion),
                         }
                     }
@@ -264,7 +266,7 @@ impl ReplicaHost {
                 ended.count(&mut self.counts, took_ns * ended.blocks() / blocks as u64);
             }
             self.act(uring, completions);
-            return !self.asks.is_empty();
+            return !self.io_requests.is_empty();
         }
         false
     }
@@ -272,11 +274,11 @@ impl ReplicaHost {
     fn act(&mut self, uring: &mut Uring, completions: &mut Vec<Completion<Blocks>>) {
         for action in self.store_actions.drain(..) {
             match action {
-                store::Action::Ask(token, ask) => match &self.io {
-                    Io::Direct(_) => self.asks.push_back((token, ask)),
+                store::Action::Submit(token, io_request) => match &self.io {
+                    Io::Direct(_) => self.io_requests.push_back((token, io_request)),
                     Io::Ring(number, _) => {
                         self.begun.insert(token, crate::clock::now());
-                        uring.start(*number, token, ask);
+                        uring.start(*number, token, io_request);
                     }
                 },
                 store::Action::Tell(completion) => completions.push(completion),
@@ -300,11 +302,11 @@ fn direct_read(
 }
 
 /// Blocks that an ask writes or reads; at least one.
-fn size(ask: &Ask<Blocks>) -> usize {
-    match ask {
-        Ask::Read(reading) => reading.blocks.max(1) as usize,
-        Ask::Write(writing) => (writing.length() / BLOCK).max(1) as usize,
-        Ask::Sync(_) => 1,
+fn size(io_request: &IoRequest<Blocks>) -> usize {
+    match io_request {
+        IoRequest::Read(reading) => reading.blocks.max(1) as usize,
+        IoRequest::Write(writing) => (writing.length() / BLOCK).max(1) as usize,
+        IoRequest::Sync(_) => 1,
     }
 }
 

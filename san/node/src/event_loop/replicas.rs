@@ -1,5 +1,5 @@
 //! The replicas of a loop, with their stores and devices. Nothing here knows clients or other nodes: what replicas send is handed
-//! to whoever lets them take a step.
+//! to their caller.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What a loop does when there is nothing to do: looks a little longer, lets others have their turn, or sleeps.
+//! What a loop does when there is nothing to do: polls a little longer, yields the CPU, or sleeps.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::backlog::GATHER;
 
 /// It sleeps no longer than this.
 const LONGEST: Duration = Duration::from_millis(500);
-/// So few requests at once are worth looking for, rather than sleeping.
+/// Up to so many requests at once are polled for, rather than slept for.
 const FEW: f32 = 1.25;
 
 impl EventLoop {

@@ -179,8 +179,8 @@ impl EventLoop {
                     }
                 }
                 volume::Action::ReadRecord { asked_at } => (self.report)(LoopEvent::ReadRecord(id, asked_at)),
-                volume::Action::Ask { nodes, within_ns } => {
-                    (self.report)(LoopEvent::Ask(nodes, within_ns));
+                volume::Action::QueryNodes { nodes, within_ns } => {
+                    (self.report)(LoopEvent::QueryNodes(nodes, within_ns));
                 }
                 volume::Action::Propose { record, replaces } => {
                     (self.report)(LoopEvent::Propose(id, record, replaces));
@@ -231,8 +231,8 @@ impl EventLoop {
                     }
                 }
                 volume::Action::Done(result) => {
-                    if let Some(number) = host.order_of(&result) {
-                        (self.report)(LoopEvent::Ordered(number, result));
+                    if let Some(number) = host.command_of(&result) {
+                        (self.report)(LoopEvent::CommandDone(number, result));
                     }
                 }
             }

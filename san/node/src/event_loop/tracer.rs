@@ -4,7 +4,7 @@
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId, Sequence};
 use loadline_san_core::layout::{GroupIndex, Layout, Piece};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::message::{Job, Progress, ToOwner, ToReplica, What};
+use loadline_san_core::message::{EntryOp, Job, Progress, ToOwner, ToReplica};
 use loadline_san_core::volume::{RequestId, SECTORS};
 use loadline_san_export::block::{BlockRequest, Operation};
 use tokio::sync::oneshot;
@@ -23,7 +23,7 @@ pub struct TraceOrder {
     pub every_ns: u64,
     /// Nanoseconds until no more are waited for.
     pub limit_ns: u64,
-    /// Who gets the result. Dropped without one if the volume is closed.
+    /// The receiver of the result. Dropped without one if the volume is closed.
     pub answer: oneshot::Sender<Vec<Trace>>,
 }
 
@@ -228,7 +228,7 @@ impl Tracer {
             // Two requests that change the same blocks are never at work together: this is the one that is followed.
             ToReplica::Entry { ownership, sequence, entry, .. }
                 if matches!(followed.trace.kind, "write" | "zero" | "trim")
-                    && !matches!(entry.what, What::Open)
+                    && !matches!(entry.op, EntryOp::Open)
                     && is_within(entry.block, entry.blocks) =>
             {
                 Work::Log(*ownership, *sequence)
@@ -309,14 +309,14 @@ impl Tracer {
         self.traces.len() >= self.wanted || now() >= self.until
     }
 
-    /// Gives the result to who waits for it.
+    /// Gives the result to the task that waits for it.
     pub(super) fn end(self) {
         // Who has asked may have gone.
         let _ = self.answer.send(self.traces);
     }
 }
 
-/// A number from the last digits of the clock, which nobody chooses.
+/// A number from the last digits of the clock, which no client chooses.
 fn random(moment: Moment) -> u64 {
     moment.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
@@ -342,8 +342,8 @@ mod tests {
     }
 
     fn entry(sequence: u64, block: u64) -> ToReplica<()> {
-        let what = What::Data(Payload { data: (), first: 0 });
-        let entry = Entry { block, blocks: 1, what };
+        let op = EntryOp::Data(Payload { data: (), first: 0 });
+        let entry = Entry { block, blocks: 1, op };
         ToReplica::Entry {
             ownership: Epoch(3),
             sequence: Sequence(sequence),

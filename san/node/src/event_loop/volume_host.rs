@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
-use loadline_san_core::volume::{Ask, OrderError, Request, RequestId, SECTORS, Status, Volume};
+use loadline_san_core::volume::{CommandError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::block::{BlockRequest, Operation};
 
@@ -37,7 +37,7 @@ const MOST_OF_PIECES: u64 = 128;
 pub(super) enum Begun {
     /// It may begin.
     Request(Request<Blocks>),
-    /// It is not begun: who is to be told, and which of its requests this is.
+    /// It is not begun: the client to answer, and which of its requests this is.
     TooLong(u32, u32),
 }
 /// The part of what an owner may have in flight that is kept for requests which change nothing: a block that is read may have to be
@@ -126,9 +126,9 @@ pub(super) struct VolumeHost {
     /// What they have asked.
     pub(super) front_end: FrontEnd,
     /// The number of the order that is being given, and of the one that is being carried out.
-    pub(super) giving: Option<u64>,
-    pub(super) ordered: Option<u64>,
-    /// Follows requests, if somebody wants it.
+    pub(super) given_command: Option<u64>,
+    pub(super) pending_command: Option<u64>,
+    /// Follows requests, if a trace was requested.
     pub(super) tracer: Option<Box<Tracer>>,
 }
 
@@ -151,17 +151,17 @@ impl VolumeHost {
             clients: 0,
             blocked: false,
             front_end: FrontEnd::default(),
-            giving: None,
-            ordered: None,
+            given_command: None,
+            pending_command: None,
             tracer: None,
         }
     }
 
-    /// Of which order this is the result. One that is given may be refused at once, or end the one before.
-    pub(super) fn order_of(&mut self, result: &Result<(), OrderError>) -> Option<u64> {
+    /// The number of the command whose result this is. A command may be refused at once, or supersede the one before.
+    pub(super) fn command_of(&mut self, result: &Result<(), CommandError>) -> Option<u64> {
         match result {
-            Err(OrderError::Superseded) => self.ordered.take(),
-            _ => self.giving.take().or_else(|| self.ordered.take()),
+            Err(CommandError::Superseded) => self.pending_command.take(),
+            _ => self.given_command.take().or_else(|| self.pending_command.take()),
         }
     }
 
@@ -169,7 +169,7 @@ impl VolumeHost {
         &self.open.layout
     }
 
-    /// Whether somebody waits for something here, so that every tick counts.
+    /// Whether something is waited for here, so that every tick counts.
     pub(super) fn is_busy(&self) -> bool {
         let settled = matches!(self.volume.status(), Status::Active | Status::Watching);
         !settled || !self.at_work.is_empty()
@@ -270,21 +270,21 @@ impl VolumeHost {
         };
         let (bytes, since) = (u64::from(sectors) * 512, Moment(0));
         self.at_work.insert(id, AtWork { client, slot, blocks, extents, kind, bytes, since });
-        let ask = match operation {
-            Operation::Read => Ask::Read,
-            Operation::Map => Ask::Map,
-            Operation::WriteZeroes => Ask::WriteZeroes,
-            Operation::Trim => Ask::Trim,
-            Operation::Flush => Ask::Flush,
+        let op = match operation {
+            Operation::Read => RequestOp::Read,
+            Operation::Map => RequestOp::Map,
+            Operation::WriteZeroes => RequestOp::WriteZeroes,
+            Operation::Trim => RequestOp::Trim,
+            Operation::Flush => RequestOp::Flush,
             Operation::Write(data) if is_whole(sector, sectors) => {
                 let (volume, first) = (self.open.id, sector / SECTORS);
                 let layout = self.open.layout;
-                Ask::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
+                RequestOp::Write(data.freeze(|index| address(volume, &layout, first + u64::from(index))))
             }
             // Whole blocks are made of it later, with their checksums.
-            Operation::Write(data) => Ask::Write(data.freeze_without()),
+            Operation::Write(data) => RequestOp::Write(data.freeze_without()),
         };
-        Some(Begun::Request(Request { id, ask, sector, sectors }))
+        Some(Begun::Request(Request { id, op, sector, sectors }))
     }
 
     /// A request begins now.

@@ -27,8 +27,8 @@ pub(super) fn check(loops: u32) -> Result<(), NodeError> {
     let needed = u64::from(loops) * LOOP_ADDRESSES + ADDRESSES;
     if let Some(left) = limits::addresses_left().filter(|left| *left < needed) {
         return Err(NodeError::Limit(format!(
-            "this process may use {} more of addresses (RLIMIT_AS), and a node with {loops} loops needs {}: raise the limit \
-             (ulimit -v unlimited), or LimitAS= of a service",
+            "the limit of address space (RLIMIT_AS) leaves {} to this process, but a node with {loops} loops needs {}: raise \
+             the limit (ulimit -v unlimited, or LimitAS= for a service)",
             ByteSize(left).rounded(),
             ByteSize(needed).rounded()
         )));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::record::{Record, State as RecordState};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 use loadline_san_protocol::record;
@@ -53,8 +53,8 @@ struct Admission {
     chosen: Chosen,
 }
 
-/// A volume that a client has named.
-struct Found {
+/// The volume that a client requests by name.
+struct RequestedVolume {
     id: u64,
     name: String,
     export: Export,
@@ -223,7 +223,7 @@ impl Node {
                     );
                 }
             };
-            let Found { id, name, export, fence, place } = found;
+            let RequestedVolume { id, name, export, fence, place } = found;
             match place {
                 Place::Here => {
                     drop(permit);
@@ -268,7 +268,7 @@ impl Node {
         login: &mut dyn Login,
         stream: &mut C,
         from: &str,
-    ) -> Result<Option<(Chosen, Found)>, LoginError> {
+    ) -> Result<Option<(Chosen, RequestedVolume)>, LoginError> {
         let mut buffer = [0; 4096];
         let mut found = None;
         loop {
@@ -308,7 +308,7 @@ impl Node {
     }
 
     /// The volume of this name, where it is served; which is waited for.
-    async fn find(&self, name: &str) -> Result<Found, Refusal> {
+    async fn find(&self, name: &str) -> Result<RequestedVolume, Refusal> {
         let unknown = || {
             Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows all volumes"))
         };
@@ -336,8 +336,13 @@ impl Node {
             }
             let Some(record) = record else { return Err(unknown()) };
             let export = Export { bytes: record.blocks * BLOCK, ..export_of(&volume) };
-            let chosen =
-                |place| Found { id, name: name.into(), export: export.clone(), fence: record.fence, place };
+            let chosen = |place| RequestedVolume {
+                id,
+                name: name.into(),
+                export: export.clone(),
+                fence: record.fence,
+                place,
+            };
             let mut why = "no node serves it now".into();
             if record.owner.node == self.0.me.node {
                 if self.state().attached.contains(&id) {

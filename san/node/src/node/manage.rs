@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use loadline_san_core::placement::NoPlace;
-use loadline_san_core::volume::OrderError;
+use loadline_san_core::volume::CommandError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -74,7 +74,7 @@ pub enum ManageError {
     #[error("{0}")]
     InUse(String),
     /// Another node does that.
-    #[error("node {name} carries out this request, at {api}")]
+    #[error("only node {name} can carry out this request: send the request to {api}")]
     Elsewhere {
         /// Its name.
         name: String,
@@ -83,7 +83,7 @@ pub enum ManageError {
     },
     /// The volume's owner.
     #[error(transparent)]
-    Order(#[from] OrderError),
+    Command(#[from] CommandError),
     /// It is not so in time.
     #[error("{0}")]
     TimedOut(String),
@@ -118,7 +118,7 @@ impl ManageError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             ManageError::Unknown { .. } => ErrorKind::Unknown,
-            ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Order(_) => ErrorKind::Conflict,
+            ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Command(_) => ErrorKind::Conflict,
             ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
             ManageError::NoPlace(_) | ManageError::NoRoom(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
@@ -128,7 +128,7 @@ impl ManageError {
 }
 
 impl Node {
-    /// The configuration is read now, rather than soon. Who comes while others read it waits for them, and then once more at
+    /// The configuration is read now, rather than soon. A task that comes while others read it waits for them, and then once more at
     /// most: however many ask, it is read one at a time.
     pub(in crate::node) async fn refresh(&self) -> Result<(), ConfigError> {
         let came = Instant::now();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::placement::{DeviceId, NoPlace, place_one};
-use loadline_san_core::record::{Record, State as RecordState};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::volume;
 use loadline_san_protocol::record;
 
@@ -141,7 +141,7 @@ impl Node {
         }
     }
 
-    /// A volume that nobody has attached is owned by one of its nodes while its copies move.
+    /// A volume that is not attached is owned by one of its nodes while its copies move.
     async fn claim(&self, catalog: &Catalog, id: u64, wanted: bool, record: &Record) {
         let claimed = self.state().claimed.contains(&id);
         if wanted && !claimed {
@@ -208,17 +208,17 @@ impl Node {
         let Some(of_group) = record.groups.get(old.group as usize) else { return Ok(false) };
         if of_group.in_sync.contains(&replica) {
             let old = ReplicaId(old_id);
-            let order = match of_group.in_sync.contains(&old) {
-                true => volume::Order::Remove { group, replica: old, instead: Some(replica) },
-                false => volume::Order::Forget { group, replica: old },
+            let command = match of_group.in_sync.contains(&old) {
+                true => volume::VolumeCommand::Remove { group, replica: old, instead: Some(replica) },
+                false => volume::VolumeCommand::Forget { group, replica: old },
             };
-            self.give_order(new.volume, order).await?;
+            self.give_command(new.volume, command).await?;
             return Ok(true);
         }
         let departed = of_group.departed.contains_key(&replica);
         if is_hopeless(catalog, new) {
             if departed {
-                self.give_order(new.volume, volume::Order::Forget { group, replica }).await?;
+                self.give_command(new.volume, volume::VolumeCommand::Forget { group, replica }).await?;
                 return Ok(true);
             }
             if let Some(why) = &new.refused {
@@ -235,7 +235,7 @@ impl Node {
         match new.state {
             ReplicaState::Ready if !departed => {
                 let home = NodeId(new.node);
-                self.give_order(old.volume, volume::Order::Add { group, replica, home }).await?;
+                self.give_command(old.volume, volume::VolumeCommand::Add { group, replica, home }).await?;
                 Ok(true)
             }
             // It is being copied to. If its node does not answer, others need not wait for it.
@@ -246,8 +246,8 @@ impl Node {
         }
     }
 
-    async fn give_order(&self, id: u64, order: volume::Order) -> Result<(), ManageError> {
-        match self.order(id, order).await {
+    async fn give_command(&self, id: u64, command: volume::VolumeCommand) -> Result<(), ManageError> {
+        match self.command(id, command).await {
             Some(result) => Ok(result?),
             None => Err(ManageError::TimedOut("the volume does not answer".into())),
         }
@@ -315,7 +315,7 @@ impl Node {
         Ok(planned.is_ok())
     }
 
-    /// Says why a replica stays where it is, for whoever asks.
+    /// Records why a replica stays where it is, for a status.
     async fn cannot_leave(&self, id: u64, old: &Replica, version: u64, why: &str) -> Result<(), ManageError> {
         if old.refused.as_deref() != Some(why) {
             let next = Replica { refused: Some(why.to_owned()), ..old.clone() };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use loadline_base::figures::listed;
 use loadline_san_core::ids::{NodeId, Owner};
-use loadline_san_core::record::{Record, State};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_protocol::record;
 
 use crate::config::catalog::Catalog;
@@ -44,7 +44,7 @@ pub(super) fn news(me: Owner, before: &Catalog, now: &Catalog) -> Vec<(String, S
 
 /// By this life of the process: what a former one served is served when this one has taken it over.
 fn is_served_by(record: &Record, owner: Owner) -> bool {
-    record.owner == owner && record.state == State::Active
+    record.owner == owner && record.state == RecordState::Active
 }
 
 /// The nodes that have a copy of some group which is not in sync.

@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(6);
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Ask {
+struct ReachabilityQuery {
     /// The life of the process that asks.
     incarnation: u64,
     /// Its questions, counted.
@@ -178,14 +178,16 @@ impl Node {
         let why = match reaches {
             None => "and the node does not answer through the configuration store either".into(),
             Some(reaches) if reaches.is_empty() => {
-                "but the node runs; it reaches neither this node nor the other nodes that this node asked about".into()
+                "but the node runs: through the configuration store it reports that it reaches neither this node nor the other \
+                 nodes that this node asked about".into()
             }
             Some(reaches) => {
                 let reached = listed(&reaches.iter().map(name).collect::<Vec<_>>(), 8);
-                format!("but the node runs; it does not reach this node, and reaches {reached}")
+                format!("but the node runs: through the configuration store it reports that it reaches {reached}, and not this \
+                 node")
             }
         };
-        tracing::warn!(node, "nothing is received from {}, {why}", name(&node));
+        tracing::warn!(node, "this node receives nothing from {}, {why}", name(&node));
     }
 
     /// Asks until all have answered, or had time to.
@@ -208,7 +210,10 @@ impl Node {
                 asking.pending.extend(wanted.into_iter().map(|(node, within)| (node, pending(within))));
                 let of = asking.pending.keys().copied().collect();
                 let incarnation = self.0.me.incarnation.0;
-                (news.then_some(Ask { incarnation, number: asking.number, of }), asking.pending.clone())
+                (
+                    news.then_some(ReachabilityQuery { incarnation, number: asking.number, of }),
+                    asking.pending.clone(),
+                )
             };
             let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
             let asks: BTreeMap<u32, Duration> = match &question {
@@ -289,7 +294,8 @@ impl Node {
             last = revision;
             for (key, stored) in asked {
                 let by = key.strip_prefix("ask/").and_then(|id| id.parse::<u32>().ok());
-                let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<Ask>(&stored.value)) else {
+                let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<ReachabilityQuery>(&stored.value))
+                else {
                     continue;
                 };
                 let this_one = (ask.incarnation, ask.number);
@@ -305,11 +311,11 @@ impl Node {
 
     /// Tries which it reaches of the nodes that are asked and the one that asks, and answers. The others do not count, and one that is
     /// not reached would delay the answer.
-    async fn answer(&self, by: u32, ask: Ask) {
+    async fn answer(&self, by: u32, ask: ReachabilityQuery) {
         let nodes = self.state().catalog.nodes.clone();
         let others =
             nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.of.contains(id) || *id == by));
-        let tries: Vec<_> = others
+        let attempts: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);
                 // Mostly it is the one that asks which is not reached.
@@ -318,12 +324,12 @@ impl Node {
             })
             .collect();
         let mut reached = BTreeSet::new();
-        for (id, tried) in tries {
-            if matches!(tried.await, Ok(Ok(Ok(_)))) {
+        for (id, attempt) in attempts {
+            if matches!(attempt.await, Ok(Ok(Ok(_)))) {
                 reached.insert(id);
             }
         }
-        let Ask { incarnation, number, .. } = ask;
+        let ReachabilityQuery { incarnation, number, .. } = ask;
         let (me, answer) = (self.id(), Reaches { incarnation, number, nodes: reached });
         // If no answer is stored, the node that asks goes on as if this one did not run. The store may only be busy, so it is tried
         // again for as long as a node may have to answer.

@@ -175,7 +175,7 @@ impl Node {
         done
     }
 
-    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs keeps nobody: it
+    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs delays no other: it
     /// goes on by itself, and is asked again when it is done. Whether all is as it should be.
     async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
         {
@@ -243,7 +243,7 @@ impl Node {
             }
             Ok(OpenDevice { file: devices.log, space: Arc::new(Mutex::new(space)) })
         });
-        let opened = opened.await.unwrap_or_else(|_| Err("it could not be looked at".into()));
+        let opened = opened.await.unwrap_or_else(|_| Err("the thread that opens the device failed".into()));
         let mut state = self.state();
         match opened {
             Ok(open) => {
@@ -298,14 +298,14 @@ impl Node {
         let made = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
             if is_another(&mut devices, &space, new.id.replica, new.key)? {
-                return Err("its device has one of the same id, from before the configuration was restored from an older \
-                            copy: put the newer configuration back, or empty the device and give it anew"
+                return Err("its device already holds another replica with the same id, which was made before an older copy of \
+                 the configuration was put back. Put the newer configuration back, or blank the device and add it again"
                     .into());
             }
             if space.replicas().any(|there| there == new.id.replica) {
                 if was_used(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
-                    return Err("its device has it, and it was used: the configuration was restored from an older copy; put \
-                                the newer configuration back"
+                    return Err("its device already holds this replica, and the replica was used: an older copy of the \
+                     configuration was put back. Put the newer configuration back"
                         .into());
                 }
                 space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
@@ -404,7 +404,7 @@ impl Node {
         }
     }
 
-    /// A volume is watched here, if anybody has attached it, and it may have to be served `here`.
+    /// A volume is watched here, if it is attached, and it may have to be served `here`.
     fn open_volume(&self, id: u64, volume: &Volume, here: bool) {
         let watch = here && volume.attached.is_some() || self.state().claimed.contains(&id);
         let known = self.state().volumes.insert(id, watch);

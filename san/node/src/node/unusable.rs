@@ -1,11 +1,11 @@
 //! Replicas of this node that cannot be used are named in the configuration, so that every node can show them and a person sees
 //! them also when this node does not answer.
 
-use super::{Node, State};
+use super::{Node, NodeState};
 use crate::config::catalog::{Replica, ReplicaState, change};
 use crate::unusable::Unusable;
 
-impl State {
+impl NodeState {
     /// Why a replica of this node cannot be used. None if that is not known yet; `Some(None)` if it can be.
     pub(crate) fn unusable(&self, id: u64, replica: &Replica) -> Option<Option<Unusable>> {
         if let Some(why) = self.broken.get(&replica.device) {

@@ -49,7 +49,7 @@ impl Node {
     pub(super) fn volume_sockets(&self) {
         let wanted: BTreeSet<u64> = {
             let mut state = self.state();
-            // Here, or at a node that is done without.
+            // Here, or at a node that is excluded.
             let wanted = state.catalog.volumes.iter().filter(|(id, (volume, _))| {
                 volume.attached.is_some_and(|node| node == self.id() || state.attached.contains(id))
             });

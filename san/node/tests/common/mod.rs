@@ -12,7 +12,7 @@ use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
-use loadline_san_core::record::{Group, Record, State};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::front_ends::Protocol;
@@ -74,7 +74,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         epoch: Epoch(1),
         made_by: ProposalId { by: nobody, number: 0 },
         owner: nobody,
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 0,
         fence: 0,
         lease_ns: LEASE_NS,
@@ -86,12 +86,12 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     };
     let (orders, receiver) = EventLoop::commands().expect("it can be woken");
-    let (tell, told) = channel();
+    let (event_sender, events) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
         let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait };
-        let tell = Box::new(move |report| _ = tell.send(report));
-        EventLoop::new(options, for_loop, tell).expect("io_uring is allowed here").run().expect("it runs");
+        let sender = Box::new(move |event| _ = event_sender.send(event));
+        EventLoop::new(options, for_loop, sender).expect("io_uring is allowed here").run().expect("it runs");
     });
     let space = Arc::new(Mutex::new(space));
     let open = OpenReplica {
@@ -113,8 +113,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     let of_store = orders.clone();
     std::thread::spawn(move || {
         let mut record = record;
-        for report in told {
-            match report {
+        for event in events {
+            match event {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
                 LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
                 LoopEvent::ReadRecord(volume, asked_at) => {

@@ -11,8 +11,8 @@ use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, BlockState, Holder, Slot};
 use loadline_san_protocol::state::{
-    Hole, MOST_HOLES, MOST_TRUNCATIONS, Side, State, Tail, Tombstone, Truncation, decode_side, encode_side,
-    side_crc, side_length,
+    Hole, MOST_HOLES, MOST_TRUNCATIONS, ReplicaState, Side, Tail, Tombstone, Truncation, decode_side,
+    encode_side, side_crc, side_length,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn laid_out(all: Vec<(u64, u64, u64)>) -> Vec<Hole> {
     all.into_iter().map(lay).collect()
 }
 
-pub(crate) fn states() -> impl Strategy<Value = State> {
+pub(crate) fn states() -> impl Strategy<Value = ReplicaState> {
     let truncations = (numbers(), positions()).prop_map(|(below, above)| Truncation { below, above }).boxed();
     let truncations = prop_oneof![vec(truncations.clone(), 0..4), vec(truncations, 0..=MOST_TRUNCATIONS)];
     let ids = any::<(u64, u32, u64, u64, u64)>();
@@ -99,7 +99,7 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
             let (volume, group, replica, key, capacity) = ids;
             let (version, generation, first, durable, end_before, content) = numbered;
             let (at, number, commit_point, end, epoch) = log;
-            State {
+            ReplicaState {
                 version,
                 volume: VolumeId(volume),
                 group: GroupIndex(group),
@@ -127,12 +127,12 @@ pub(crate) fn states() -> impl Strategy<Value = State> {
 
 /// What lies beside a page.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OutOfBand {
+pub(crate) struct SideLists {
     pub(crate) ranges: Vec<std::ops::Range<u64>>,
     pub(crate) tombstones: Vec<Tombstone>,
 }
 
-impl OutOfBand {
+impl SideLists {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         encode_side(&self.ranges, &self.tombstones).expect("it can be written")
     }
@@ -144,7 +144,7 @@ impl OutOfBand {
     }
 }
 
-pub(crate) fn sides() -> impl Strategy<Value = OutOfBand> {
+pub(crate) fn sides() -> impl Strategy<Value = SideLists> {
     // Of each: its distance to the one before, its length.
     let far = || prop_oneof![0..3u64, 0..1u64 << 36];
     let ranges = vec((far(), far()), 0..40);
@@ -164,7 +164,7 @@ pub(crate) fn sides() -> impl Strategy<Value = OutOfBand> {
         let tombstones: Vec<_> = tombstones.into_iter().map(tombstone).collect();
         let ranges = if list { ranges } else { Vec::new() };
         let tombstones = if dead { tombstones } else { Vec::new() };
-        OutOfBand { ranges, tombstones }
+        SideLists { ranges, tombstones }
     })
 }
 
@@ -195,21 +195,21 @@ pub(crate) enum Lain {
     Superblock,
     Use,
     State,
-    OutOfBand,
+    Side,
     Slot,
 }
 
 const SAID: usize = 20;
 
 impl Lain {
-    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::OutOfBand, Lain::Slot];
+    pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::Side, Lain::Slot];
 
     /// Bytes that its decoder looks at, at least.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Lain::Superblock | Lain::State => PAGE,
             Lain::Use | Lain::Slot => SECTOR,
-            Lain::OutOfBand => SAID,
+            Lain::Side => SAID,
         }
     }
 
@@ -218,7 +218,7 @@ impl Lain {
             Lain::Superblock => "superblock",
             Lain::Use => "chunk",
             Lain::State => "page",
-            Lain::OutOfBand => "beside",
+            Lain::Side => "beside",
             Lain::Slot => "slot",
         }
     }
@@ -232,9 +232,7 @@ impl Lain {
                 uses().prop_map(move |used| encode(used).expect("it can be").to_vec()).boxed()
             }
             Lain::State => states().prop_map(|s| s.encode().expect("it can be").to_vec()).boxed(),
-            Lain::OutOfBand => {
-                sides().prop_map(|out_of_band| said(&out_of_band.side(), &out_of_band.bytes())).boxed()
-            }
+            Lain::Side => sides().prop_map(|lists| said(&lists.side(), &lists.bytes())).boxed(),
             Lain::Slot => {
                 let slots = prop::option::weighted(0.8, slots(EXTENT_BLOCKS));
                 slots.prop_map(|slot| sector(slot.as_ref(), HOLDER).to_vec()).boxed()
@@ -248,7 +246,7 @@ impl Lain {
             return;
         }
         let (at, covered) = match self {
-            Lain::OutOfBand => {
+            Lain::Side => {
                 let Side { ranges, tombstones, .. } = side(bytes);
                 let length = side_length(ranges, tombstones) as usize;
                 (SAID - 4, SAID..(SAID + length).min(bytes.len()))
@@ -287,11 +285,11 @@ impl Lain {
                 Some(used) => Some(encode_use(Some(&used), DEVICE, CHUNK)?.to_vec()),
                 None => None,
             },
-            Lain::State => Some(State::decode(bytes)?.encode()?.to_vec()),
-            Lain::OutOfBand if bytes.len() < SAID => {
+            Lain::State => Some(ReplicaState::decode(bytes)?.encode()?.to_vec()),
+            Lain::Side if bytes.len() < SAID => {
                 return Err(DiskFault::Short { what: "the page", needed: SAID, got: bytes.len() });
             }
-            Lain::OutOfBand => {
+            Lain::Side => {
                 let side = side(bytes);
                 let (ranges, tombstones) = decode_side(&bytes[SAID..], &side)?;
                 Some(said(&side, &encode_side(&ranges, &tombstones)?))

@@ -15,7 +15,7 @@ use loadline_san_core::layout::{GroupIndex, Layout, MOST_BLOCKS};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::{Allocated, Map};
 use loadline_san_core::message::*;
-use loadline_san_core::record::{Departed, Group, Record, State};
+use loadline_san_core::record::{Departed, Group, Record, RecordState};
 use loadline_san_protocol::field::MOST_COUNT;
 use loadline_san_protocol::log::{Change, LogRecord, Recorded};
 use loadline_san_protocol::{Body, ClusterId, FieldError, Frame, encode_to_owner, encode_to_replica, log};
@@ -96,26 +96,26 @@ fn checksums() -> impl Strategy<Value = Vec<u32>> {
 
 pub(crate) fn entries() -> BoxedStrategy<Entry<Vec<u32>>> {
     let without = (ranges(u64::from(u32::MAX)), any::<bool>()).prop_map(|(range, trim)| {
-        let what = if trim { What::Trim } else { What::Zeroes };
-        Entry { block: range.start, blocks: (range.end - range.start) as u32, what }
+        let op = if trim { EntryOp::Trim } else { EntryOp::Zeroes };
+        Entry { block: range.start, blocks: (range.end - range.start) as u32, op }
     });
     let data = (checksums(), any::<u64>()).prop_map(|(data, at)| {
         let blocks = data.len() as u32;
         let block = at % (MOST_BLOCKS - u64::from(blocks) + 1);
-        Entry { block, blocks, what: What::Data(Payload { data, first: 0 }) }
+        Entry { block, blocks, op: EntryOp::Data(Payload { data, first: 0 }) }
     });
-    let open = Just(Entry { block: 0, blocks: 0, what: What::Open });
+    let open = Just(Entry { block: 0, blocks: 0, op: EntryOp::Open });
     prop_oneof![1 => open, 2 => without, 3 => data].boxed()
 }
 
 pub(crate) fn stripped(entry: &Entry<Vec<u32>>) -> Entry<()> {
-    let what = match entry.what {
-        What::Open => What::Open,
-        What::Data(_) => What::Data(Payload { data: (), first: 0 }),
-        What::Zeroes => What::Zeroes,
-        What::Trim => What::Trim,
+    let op = match entry.op {
+        EntryOp::Open => EntryOp::Open,
+        EntryOp::Data(_) => EntryOp::Data(Payload { data: (), first: 0 }),
+        EntryOp::Zeroes => EntryOp::Zeroes,
+        EntryOp::Trim => EntryOp::Trim,
     };
-    Entry { block: entry.block, blocks: entry.blocks, what }
+    Entry { block: entry.block, blocks: entry.blocks, op }
 }
 
 fn mentions() -> impl Strategy<Value = Mention> {
@@ -219,7 +219,7 @@ fn to_owner() -> impl Strategy<Value = ToOwner<Vec<u32>>> {
     prop_oneof![
         progresses().prop_map(ToOwner::Welcome),
         (positions(), positions(), any::<bool>(), vec(mentions(), 0..9)).prop_map(
-            |(commit_point, end, full, above)| ToOwner::Sealed(Report { commit_point, end, full, above })
+            |(commit_point, end, full, above)| ToOwner::Sealed(SealReport { commit_point, end, full, above })
         ),
         progresses().prop_map(ToOwner::Durable),
         (any::<u64>(), any::<bool>(), progresses()).prop_map(|(asked, granted, progress)| {
@@ -310,7 +310,7 @@ pub(crate) fn records() -> impl Strategy<Value = Record> {
         if spare {
             homes.insert(ReplicaId(u64::MAX), NodeId(0));
         }
-        let state = if active { State::Active } else { State::TakingOver };
+        let state = if active { RecordState::Active } else { RecordState::TakingOver };
         let epoch = Epoch(epoch);
         let fence = attachment / 2;
         Record {
@@ -362,7 +362,7 @@ pub(crate) fn logged(
         let mut checksums = Vec::new();
         let what = match change {
             Some((mut position, sequenced, entry)) => {
-                if let What::Data(payload) = &entry.what {
+                if let EntryOp::Data(payload) = &entry.op {
                     checksums.clone_from(&payload.data);
                 }
                 if sequenced {

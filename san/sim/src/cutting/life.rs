@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, Sequence};
-use loadline_san_core::message::{Content, Entry, Job, Payload, Promise, What};
-use loadline_san_core::store::{Command, Completion, Found, Tag};
+use loadline_san_core::message::{Content, Entry, EntryOp, Job, Payload, Promise};
+use loadline_san_core::store::{Command, Completion, DurableState, Tag};
 use loadline_san_protocol::device::PAGE;
-use loadline_san_store::io::{Area, Ask, Token, Writing};
+use loadline_san_store::io::{Area, IoRequest, Token, Writing};
 use loadline_san_store::store::Action;
 
 use super::tape::{Event, Recorder};
@@ -23,8 +23,8 @@ pub(super) struct Life<'a> {
     pub(super) recorder: Recorder,
     pub(super) truth: Truth,
     rng: &'a mut Rng,
-    asked: Vec<(Token, Ask<Blocks>, u64, u64)>,
-    asks: u64,
+    submitted: Vec<(Token, IoRequest<Blocks>, u64, u64)>,
+    requests: u64,
     appends: u64,
     /// For each append in flight: how many changes there were with it.
     unconfirmed: Vec<(u64, usize)>,
@@ -55,7 +55,7 @@ impl<'a> Life<'a> {
     pub(super) fn new(
         store: Real,
         recorder: Recorder,
-        found: &Found,
+        found: &DurableState,
         truth: Truth,
         rng: &'a mut Rng,
     ) -> Life<'a> {
@@ -66,8 +66,8 @@ impl<'a> Life<'a> {
             store,
             recorder,
             truth,
-            asked: Vec::new(),
-            asks: 0,
+            submitted: Vec::new(),
+            requests: 0,
             appends: 0,
             unconfirmed: Vec::new(),
             end: found.end,
@@ -146,7 +146,7 @@ impl<'a> Life<'a> {
         self.end.sequence = self.end.sequence.next();
         self.values += 8;
         let data = Blocks::new(vec![[self.values; 8]]);
-        let entry = Entry { block: 3, blocks: 1, what: What::Data(Payload { data, first: 0 }) };
+        let entry = Entry { block: 3, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) };
         self.append(self.end, true, entry);
     }
 
@@ -218,19 +218,19 @@ impl<'a> Life<'a> {
         let within = if self.rng.chance(2) { 12 } else { BLOCKS };
         let block = self.rng.below(within);
         let blocks = (1 + self.rng.below(most)).min(BLOCKS - block) as u32;
-        let what = match self.rng.below(10) {
-            0 => What::Zeroes,
-            1 | 2 => What::Trim,
+        let op = match self.rng.below(10) {
+            0 => EntryOp::Zeroes,
+            1 | 2 => EntryOp::Trim,
             _ => {
                 let mut new = || -> [u64; 8] {
                     self.values += 8;
                     std::array::from_fn(|sector| self.values + sector as u64)
                 };
                 let data = Blocks::new((0..blocks).map(|_| new()).collect());
-                What::Data(Payload { data, first: 0 })
+                EntryOp::Data(Payload { data, first: 0 })
             }
         };
-        Entry { block, blocks, what }
+        Entry { block, blocks, op }
     }
 
     fn command(&mut self) {
@@ -332,7 +332,7 @@ impl<'a> Life<'a> {
     fn open(&mut self) {
         self.epoch = self.next_epoch();
         self.end = Position { ownership: self.epoch, sequence: Sequence(1) };
-        self.append(self.end, true, Entry { block: 0, blocks: 0, what: What::Open });
+        self.append(self.end, true, Entry { block: 0, blocks: 0, op: EntryOp::Open });
     }
 
     /// One that nobody has had, in no life.
@@ -396,28 +396,28 @@ impl<'a> Life<'a> {
     fn act(&mut self, completions: &mut Vec<Completion<Blocks>>) -> Result<bool, String> {
         let mut actions = Vec::new();
         let mut done = false;
-        if !self.asked.is_empty() {
-            let mut next = self.rng.index(self.asked.len());
+        if !self.submitted.is_empty() {
+            let mut next = self.rng.index(self.submitted.len());
             for _ in 0..if self.slow_pages { 6 } else { 0 } {
-                if is_page(&self.asked[next].1) {
-                    next = self.rng.index(self.asked.len());
+                if is_page(&self.submitted[next].1) {
+                    next = self.rng.index(self.submitted.len());
                 }
             }
-            let (token, ask, moment, id) = self.asked.swap_remove(next);
-            let writes = !matches!(ask, Ask::Read(_));
+            let (token, request, moment, id) = self.submitted.swap_remove(next);
+            let writes = !matches!(request, IoRequest::Read(_));
             let fails = writes && self.fails_after == Some(0);
             if let Some(after) = self.fails_after.as_mut().filter(|_| writes) {
                 *after = after.wrapping_sub(1);
             }
             let answer = if fails {
-                SimDisk::refuse(ask)
+                SimDisk::refuse(request)
             } else {
-                match &ask {
-                    Ask::Write(_) => self.recorder.tape.push(Event::Wrote(id)),
-                    Ask::Sync(area) => self.recorder.tape.push(Event::Synced(*area, moment)),
-                    Ask::Read(_) => {}
+                match &request {
+                    IoRequest::Write(_) => self.recorder.tape.push(Event::Wrote(id)),
+                    IoRequest::Sync(area) => self.recorder.tape.push(Event::Synced(*area, moment)),
+                    IoRequest::Read(_) => {}
                 }
-                self.recorder.disk.carry_out(ask, moment)
+                self.recorder.disk.carry_out(request, moment)
             };
             self.store.done(token, answer, &mut actions);
             done = true;
@@ -427,12 +427,12 @@ impl<'a> Life<'a> {
         let moment = self.recorder.disk.moment();
         for action in actions {
             match action {
-                Action::Ask(token, ask) => {
-                    self.asks += 1;
-                    if let Ask::Write(writing) = &ask {
-                        self.recorder.tape.push(Event::Asked(self.asks, Rc::new(writing.clone())));
+                Action::Submit(token, request) => {
+                    self.requests += 1;
+                    if let IoRequest::Write(writing) = &request {
+                        self.recorder.tape.push(Event::Asked(self.requests, Rc::new(writing.clone())));
                     }
-                    self.asked.push((token, ask, moment, self.asks));
+                    self.submitted.push((token, request, moment, self.requests));
                 }
                 Action::Tell(completion) => completions.push(completion),
             }
@@ -488,7 +488,7 @@ impl<'a> Life<'a> {
 }
 
 /// Whether it writes a page of what the replica keeps of itself.
-fn is_page(ask: &Ask<Blocks>) -> bool {
+fn is_page(request: &IoRequest<Blocks>) -> bool {
     let is_page = |writing: &Writing<Blocks>| writing.area == Area::Log && writing.length() == PAGE as u64;
-    matches!(ask, Ask::Write(writing) if is_page(writing))
+    matches!(request, IoRequest::Write(writing) if is_page(writing))
 }

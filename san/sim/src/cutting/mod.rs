@@ -18,7 +18,7 @@ use std::rc::Rc;
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::rule::{Rule, leave_out, left_out};
-use loadline_san_core::store::Found;
+use loadline_san_core::store::DurableState;
 use loadline_san_protocol::log::{SECTOR, header_length};
 use loadline_san_store::io::{Area, Disk as _, Sector, Writing};
 use loadline_san_store::store::Settings;
@@ -58,7 +58,7 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
     result.map(|()| cuts).map_err(|why| format!("seed {seed}: {why}"))
 }
 
-fn opened(recorder: &mut Recorder) -> Result<(Real, Found), String> {
+fn opened(recorder: &mut Recorder) -> Result<(Real, DurableState), String> {
     let two = recorder.disk.is_two();
     let (store, found, damage) = open_disk(recorder, two, REPLICA, settings(two))?;
     match damage.first() {
@@ -72,7 +72,7 @@ fn settings(two: bool) -> Settings {
     if two { SETTINGS } else { Settings { low: 90, begin: u64::MAX, high: 95, held: 0, ..SETTINGS } }
 }
 
-fn find(disk: SimDisk) -> Result<(Real, Found, SimDisk), String> {
+fn find(disk: SimDisk) -> Result<(Real, DurableState, SimDisk), String> {
     let mut recorder = Recorder { disk, tape: Vec::new() };
     let (store, found) = opened(&mut recorder)?;
     Ok((store, found, recorder.disk))

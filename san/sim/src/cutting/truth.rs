@@ -2,8 +2,8 @@
 
 use loadline_san_core::ids::{Epoch, Owner, Position};
 use loadline_san_core::ids::{Incarnation, NodeId};
-use loadline_san_core::message::{Entry, Promise, What};
-use loadline_san_core::store::Found;
+use loadline_san_core::message::{Entry, EntryOp, Promise};
+use loadline_san_core::store::DurableState;
 use loadline_san_store::io::{Address, Data as _};
 use loadline_san_store::read;
 
@@ -151,8 +151,8 @@ impl Content {
 
 /// What a block has with an entry that has something for it.
 fn value_in(entry: &Entry<Blocks>, block: u64) -> Block {
-    match &entry.what {
-        What::Data(payload) => payload.data[payload.first as usize + (block - entry.block) as usize],
+    match &entry.op {
+        EntryOp::Data(payload) => payload.data[payload.first as usize + (block - entry.block) as usize],
         _ => ZERO,
     }
 }
@@ -160,8 +160,8 @@ fn value_in(entry: &Entry<Blocks>, block: u64) -> Block {
 /// What a block has, by what the store says and the disk has. None: its checksum does not match.
 pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
     match store.look_up(block) {
-        read::Found::Nothing | read::Found::Zeroes => Some(ZERO),
-        read::Found::Data { area, at, checksum } => {
+        read::BlockSource::Nothing | read::BlockSource::Zeroes => Some(ZERO),
+        read::BlockSource::Data { area, at, checksum } => {
             let id = store.identity();
             let value = disk.as_read(area, at);
             let of = Address { volume: id.volume, group: id.group, block };
@@ -172,7 +172,12 @@ pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
 
 impl Truth {
     /// How many changes the store has that was opened. It must be what was told, or more, and all of it.
-    pub(super) fn matching(&self, found: &Found, store: &Real, disk: &SimDisk) -> Result<usize, String> {
+    pub(super) fn matching(
+        &self,
+        found: &DurableState,
+        store: &Real,
+        disk: &SimDisk,
+    ) -> Result<usize, String> {
         self.check_commit_point(found)?;
         let mut first = None;
         let mut content = Content::after(self.changes[..self.reported].iter());
@@ -195,7 +200,7 @@ impl Truth {
     /// The same, of a device of which a sector is corrupt: blocks may be corrupt, and none is wrong.
     pub(super) fn matching_but_corrupt(
         &self,
-        found: &Found,
+        found: &DurableState,
         store: &Real,
         disk: &SimDisk,
     ) -> Result<(), String> {
@@ -229,7 +234,7 @@ impl Truth {
     }
 
     /// A commit point is one that it was given, or none, with the epoch that this had (rule R8).
-    fn check_commit_point(&self, found: &Found) -> Result<(), String> {
+    fn check_commit_point(&self, found: &DurableState) -> Result<(), String> {
         if found.commit_point == Position::START {
             return Ok(());
         }
@@ -245,7 +250,7 @@ impl Truth {
 }
 
 impl Content {
-    fn differs(&self, found: &Found, store: &Real, disk: &SimDisk) -> Option<String> {
+    fn differs(&self, found: &DurableState, store: &Real, disk: &SimDisk) -> Option<String> {
         if found.promise != self.promise {
             return Some(format!("it follows {:?} instead of {:?}", found.promise, self.promise));
         }

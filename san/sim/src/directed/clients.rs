@@ -3,7 +3,7 @@
 
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::world::World;
 use crate::world::tenant::Operation;
@@ -35,7 +35,7 @@ fn recover(world: &mut World, node: usize) {
     let record = Box::new(world.record().clone());
     let survivor = record.groups[0].in_sync.iter().find(|replica| world.home(**replica) == node);
     let survivors = survivor.map(|replica| (GroupIndex(0), *replica)).into_iter().collect();
-    world.step_volume(node, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
+    world.step_volume(node, Event::Command(VolumeCommand::Recover { record, survivors, promised: Epoch(0) }));
 }
 
 /// The second client is let in at node 1, which then cannot claim the volume: its write waits there.
@@ -50,7 +50,10 @@ fn waits_at_1(world: &mut World) {
 /// A person decides at node 0 that its record is what is left, and both clients go there.
 fn recovered_at_0(world: &mut World) {
     let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Recover { record, survivors: [].into(), promised: Epoch(0) }),
+    );
     comes(world, 0, 0);
     world.pass_until(600, |world| world.serves(0));
     comes(world, 1, 0);
@@ -136,7 +139,7 @@ pub(super) fn recovered_meanwhile(world: &mut World) {
     has(world, 2, "after the recovery");
 }
 
-/// A recovery is ordered twice: each order is answered.
+/// A recovery is ordered twice: each command is answered.
 pub(super) fn two_recoveries(world: &mut World) {
     world.begin(0);
     world.kill(0, false);
@@ -147,7 +150,7 @@ pub(super) fn two_recoveries(world: &mut World) {
     }
     world.without_config_answers.clear();
     world.pass(3_000);
-    world.must(world.coverage.of("order", "answered") == 2, "each order is answered");
+    world.must(world.coverage.of("command", "answered") == 2, "each command is answered");
 }
 
 /// It goes to the owner, whose last swap let in another client: that swap did not count it.
@@ -189,8 +192,9 @@ pub(super) fn on_a_branch(world: &mut World) {
     world.pass(160);
     let (group, home) = (GroupIndex(0), NodeId(1));
     for replica in [ReplicaId(98), ReplicaId(99)] {
-        for order in [Order::Add { group, replica, home }, Order::Forget { group, replica }] {
-            world.step_volume(0, Event::Order(order));
+        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }]
+        {
+            world.step_volume(0, Event::Command(command));
             world.pass(50);
         }
     }

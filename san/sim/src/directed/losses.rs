@@ -3,7 +3,7 @@
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::store::Store;
 use crate::time::MS;
@@ -113,7 +113,7 @@ pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     world.forced = true;
     let record = Box::new(world.record().clone());
     let survivors = [(GroupIndex(0), survivor)].into();
-    world.step_volume(node, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
+    world.step_volume(node, Event::Command(VolumeCommand::Recover { record, survivors, promised: Epoch(0) }));
 }
 
 /// The only copy has lost its last entry; a person goes on with it.
@@ -202,7 +202,7 @@ pub(super) fn forced(world: &mut World) {
     let survivors = [(GroupIndex(0), survivor)].into();
     world.forced = true;
     world.place(1, 1);
-    world.step_volume(1, Event::Order(Order::Recover { record, survivors, promised: Epoch(0) }));
+    world.step_volume(1, Event::Command(VolumeCommand::Recover { record, survivors, promised: Epoch(0) }));
     world.pass_until(600, |world| world.serves(1));
     world.pass(20);
     let before = world.coverage.of("client", "acknowledged");
@@ -356,7 +356,7 @@ pub(super) fn loss_while_sealing(world: &mut World) {
 /// The configuration store forgets that the volume has grown; a person goes on with one copy, and the volume grows again.
 pub(super) fn grown_again(world: &mut World) {
     let grow = |world: &mut World, node: usize| {
-        world.step_volume(node, Event::Order(Order::Grow { blocks: 64, added: vec![] }));
+        world.step_volume(node, Event::Command(VolumeCommand::Grow { blocks: 64, added: vec![] }));
         world.pass(100);
         world.must(world.record().blocks == 64, "it has grown");
     };
@@ -388,8 +388,9 @@ pub(super) fn damaged_and_ahead(world: &mut World) {
     let old = world.record().clone();
     for number in 0..12 {
         let (group, replica, home) = (GroupIndex(0), ReplicaId(90 + number), NodeId(1));
-        for order in [Order::Add { group, replica, home }, Order::Forget { group, replica }] {
-            world.step_volume(0, Event::Order(order));
+        for command in [VolumeCommand::Add { group, replica, home }, VolumeCommand::Forget { group, replica }]
+        {
+            world.step_volume(0, Event::Command(command));
             world.pass(40);
         }
     }

@@ -39,7 +39,7 @@ pub(super) fn late(world: &mut World) {
     let (homes, bare) = nodes(world);
     let (old, new) = (bare[0], bare[1]);
     world.begin(old);
-    let told = |world: &World| world.coverage.of("situation", "a map");
+    let maps = |world: &World| world.coverage.of("situation", "a map");
     homes.iter().for_each(|home| _ = world.slow.insert((*home, old), 20 * MS));
     world.ask_for(0, old, Operation::Map, 0, 64);
     world.pass(1);
@@ -52,9 +52,9 @@ pub(super) fn late(world: &mut World) {
     world.ask_for(1, new, Operation::Write, 8, 8);
     world.pass(10);
     world.must(!world.waits(1), "its write is acknowledged");
-    world.must(told(world) == 0, "the answer has not been read");
+    world.must(maps(world) == 0, "the answer has not been read");
     world.pass(50);
-    world.must(told(world) == 1, "the answer has come");
+    world.must(maps(world) == 1, "the answer has come");
     world.must(world.waits(0), "the old owner does not tell it");
 }
 

@@ -71,7 +71,7 @@ pub fn run_forwarding(
         disks: false,
         config: false,
         steer: 0,
-        orders: false,
+        commands: false,
         lasting: false,
         restores: false,
         forwards: false,

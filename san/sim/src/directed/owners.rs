@@ -3,7 +3,7 @@
 use loadline_san_core::history::MOST_CLAIMS;
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::time::MS;
 use crate::violation::Violation;
@@ -157,7 +157,10 @@ pub(super) fn restored(world: &mut World) {
     world.must(world.is(0, Status::Blocked), "the old owner sees it when it needs a swap");
     world.cut.clear();
     let record = Box::new(world.record().clone());
-    world.step_volume(0, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Recover { record, survivors: [].into(), promised: Epoch(0) }),
+    );
     world.tenants[0].node = Some(0);
     world.step_volume(0, Event::Attach);
     world.pass_until(600, |world| world.serves(0));
@@ -365,9 +368,9 @@ pub(super) fn order_and_blocked(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
     world.without_config_answers.insert(0);
-    let before = world.coverage.of("order", "answered");
-    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
-    world.step_volume(0, Event::Order(order));
+    let before = world.coverage.of("command", "answered");
+    let command = VolumeCommand::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Command(command));
     world.pass(20);
     world.config.push(old);
     world.without_config_answers.clear();
@@ -376,10 +379,13 @@ pub(super) fn order_and_blocked(world: &mut World) {
     world.place(1, 1);
     world.pass(300);
     let record = Box::new(world.record().clone());
-    world.step_volume(1, Event::Order(Order::Recover { record, survivors: [].into(), promised: Epoch(0) }));
+    world.step_volume(
+        1,
+        Event::Command(VolumeCommand::Recover { record, survivors: [].into(), promised: Epoch(0) }),
+    );
     world.pass_until(1_000, |world| world.serves(1));
     world.pass_until(1_000, |world| world.is(0, Status::Watching));
-    world.must(world.coverage.of("order", "answered") == before + 2, "each order is answered");
+    world.must(world.coverage.of("command", "answered") == before + 2, "each command is answered");
 }
 
 /// The owner of three copies reaches the configuration store, and no other node. The other two serve the volume, and what is

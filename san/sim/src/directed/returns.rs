@@ -40,8 +40,8 @@ pub(super) fn spared(world: &mut World) {
     }
     world.cut.clear();
     world.slow.insert((1, 0), 20 * MS);
-    let copies = world.coverage.of("message", "beside");
-    world.pass_until(400, |world| world.coverage.of("message", "beside") >= copies + 4);
+    let copies = world.coverage.of("message", "out_of_band");
+    world.pass_until(400, |world| world.coverage.of("message", "out_of_band") >= copies + 4);
     world.without_entries.extend([(0, 1), (0, 2)]);
     world.ask_for(0, 0, Operation::Write, 6 * 64, 8);
     world.slow.clear();

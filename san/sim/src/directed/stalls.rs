@@ -4,7 +4,7 @@
 use loadline_san_core::ids::{Incarnation, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::settings::{Settings, VOLUME};
 use crate::store::{Store, new_store};
@@ -105,9 +105,9 @@ pub(super) fn hung_target(world: &mut World) {
     world.must(members(world) == 2, "one was removed");
     world.ask_first(0, Operation::Write);
     world.pass(5);
-    let copies = world.coverage.of("message", "beside");
+    let copies = world.coverage.of("message", "out_of_band");
     world.cut.clear();
-    world.pass_until(400, |world| world.coverage.of("message", "beside") > copies);
+    world.pass_until(400, |world| world.coverage.of("message", "out_of_band") > copies);
     world.hung.insert(replicas[1]);
     world.ask_first(0, Operation::Read);
     world.pass(1_000);
@@ -136,8 +136,8 @@ pub(super) fn store_away(world: &mut World) {
     world.cut_from_config.extend([0, 1]);
     world.pass(2_000);
     world.must(world.serves(0), "without a change it is served without the configuration store");
-    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
-    world.step_volume(0, Event::Order(order));
+    let command = VolumeCommand::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Command(command));
     world.pass(1_000);
     world.must(world.serves(0), "with an undecided one too");
     world.ask_first(0, Operation::Write);
@@ -146,7 +146,10 @@ pub(super) fn store_away(world: &mut World) {
     // The replica is nowhere: it never comes back.
     world.cut_from_config.clear();
     world.pass(200);
-    world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }),
+    );
     world.pass(50);
 }
 
@@ -165,7 +168,7 @@ pub(super) fn revived(world: &mut World) {
     store(world, Store::revive);
     world.start(homes[0]);
     world.pass(1_500);
-    world.must(!world.waits(0), "it is talked to again");
+    world.must(!world.waits(0), "it has a session again");
 }
 
 /// Who has returned, and starts anew within the same ownership, is believed.
@@ -196,7 +199,7 @@ pub(super) fn grown(world: &mut World) {
     process.replicas.insert(new, replica);
     world.nodes[0].stores.insert(new, store);
     let added = vec![vec![(new, NodeId(0))]];
-    world.step_volume(0, Event::Order(Order::Grow { blocks: 128, added }));
+    world.step_volume(0, Event::Command(VolumeCommand::Grow { blocks: 128, added }));
     world.pass(300);
     world.ask_for(0, 0, Operation::Write, 100 * 8, 8);
     world.ask_for(0, 0, Operation::Read, 127 * 8, 8);
@@ -293,8 +296,8 @@ pub(super) fn twice_in_a_while(world: &mut World) {
 pub(super) fn undecided_for_long(world: &mut World) {
     world.begin(0);
     world.cut_from_config.extend([0, 1]);
-    let order = Order::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
-    world.step_volume(0, Event::Order(order));
+    let command = VolumeCommand::Add { group: GroupIndex(0), replica: ReplicaId(99), home: NodeId(1) };
+    world.step_volume(0, Event::Command(command));
     world.pass(1_000);
     world.kill(1, false);
     world.start(1);
@@ -304,7 +307,10 @@ pub(super) fn undecided_for_long(world: &mut World) {
     world.slow.clear();
     world.cut_from_config.clear();
     world.pass(200);
-    world.step_volume(0, Event::Order(Order::Forget { group: GroupIndex(0), replica: ReplicaId(99) }));
+    world.step_volume(
+        0,
+        Event::Command(VolumeCommand::Forget { group: GroupIndex(0), replica: ReplicaId(99) }),
+    );
     world.pass(50);
 }
 

@@ -3,7 +3,7 @@
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Departed;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use crate::time::MS;
 use crate::world::World;
@@ -114,8 +114,8 @@ pub(super) fn struck_off(world: &mut World) {
     world.cut.remove(&(homes[1], homes[0]));
     world.slow.insert((homes[1], homes[0]), 10 * MS);
     world.pass_until(300, |world| world.coverage.of("message", "return") > returns);
-    let order = Order::Forget { group: GroupIndex(0), replica: replicas[1] };
-    world.step_volume(homes[0], Event::Order(order));
+    let command = VolumeCommand::Forget { group: GroupIndex(0), replica: replicas[1] };
+    world.step_volume(homes[0], Event::Command(command));
     world.pass(50);
     world.slow.clear();
     world.cut.clear();

@@ -44,7 +44,7 @@ impl Store {
 
     /// What a block has does not match its checksum any more.
     pub fn corrupt_block(&mut self, block: u64) {
-        if let read::Found::Data { area, at, .. } = self.seen(false).look_up(block) {
+        if let read::BlockSource::Data { area, at, .. } = self.seen(false).look_up(block) {
             self.disk.corrupt_at(area, at + (block % 8) * SECTOR as u64);
             self.was_corrupted = true;
         }

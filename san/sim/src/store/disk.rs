@@ -8,7 +8,7 @@ use std::io;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::SECTOR;
-use loadline_san_store::io::{Area, Ask, Disk, Done, IoFault, Part, Piece, Reading, Sector, Writing};
+use loadline_san_store::io::{Area, Disk, Done, IoFault, IoRequest, Part, Piece, Reading, Sector, Writing};
 
 use super::blocks::{Block, Blocks, ZERO, bytes_of};
 use crate::rng::Rng;
@@ -185,17 +185,17 @@ impl SimDisk {
     }
 
     /// Does what is asked. A sync was asked for at a moment: what was written later is not what it is about.
-    pub fn carry_out(&mut self, ask: Ask<Blocks>, moment: u64) -> Done<Blocks> {
-        match ask {
-            Ask::Read(reading) => {
+    pub fn carry_out(&mut self, request: IoRequest<Blocks>, moment: u64) -> Done<Blocks> {
+        match request {
+            IoRequest::Read(reading) => {
                 let data = self.read_pieces(&reading);
                 Done::Read(reading, Ok(data))
             }
-            Ask::Write(writing) => {
+            IoRequest::Write(writing) => {
                 self.land(&writing, writing.durable, || true);
                 Done::Wrote(writing, Ok(()))
             }
-            Ask::Sync(area) => {
+            IoRequest::Sync(area) => {
                 self.sync_until(area, moment);
                 Done::Synced(area, Ok(()))
             }
@@ -203,19 +203,19 @@ impl SimDisk {
     }
 
     /// Does not do what is asked.
-    pub fn refuse(ask: Ask<Blocks>) -> Done<Blocks> {
+    pub fn refuse(request: IoRequest<Blocks>) -> Done<Blocks> {
         let fault = |area, at| IoFault::Failed { area, at, error: io::Error::other("it is simulated") };
-        match ask {
-            Ask::Read(reading) => {
+        match request {
+            IoRequest::Read(reading) => {
                 let (area, at) =
                     reading.pieces.first().map_or((Area::Log, 0), |piece| (piece.area, piece.at));
                 Done::Read(reading, Err(fault(area, at)))
             }
-            Ask::Write(writing) => {
+            IoRequest::Write(writing) => {
                 let fault = fault(writing.area, writing.at);
                 Done::Wrote(writing, Err(fault))
             }
-            Ask::Sync(area) => Done::Synced(area, Err(fault(area, 0))),
+            IoRequest::Sync(area) => Done::Synced(area, Err(fault(area, 0))),
         }
     }
 

@@ -22,12 +22,12 @@ use std::sync::{Arc, Mutex};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, Position, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex};
 use loadline_san_core::message::{Mention, Promise};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 use loadline_san_protocol::device::{DeviceId, Superblock};
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 use loadline_san_protocol::{ClusterId, state};
-use loadline_san_store::io::{Address, Area, Ask, Data as _, Disk, Sector, Token};
+use loadline_san_store::io::{Address, Area, Data as _, Disk, IoRequest, Sector, Token};
 use loadline_san_store::open::{Damage, NewReplica, create, open};
 use loadline_san_store::read;
 use loadline_san_store::space::Space;
@@ -86,7 +86,7 @@ enum Health {
 struct Process {
     store: Real,
     /// What the device has been asked for, and when.
-    asked: Vec<(Token, Ask<Blocks>, u64)>,
+    submitted: Vec<(Token, IoRequest<Blocks>, u64)>,
     damaged: bool,
     failure_reported: bool,
 }
@@ -115,7 +115,7 @@ pub(crate) fn open_disk<D: Disk>(
     two: bool,
     replica: ReplicaId,
     settings: Settings,
-) -> Result<(Real, Found, Vec<Damage>), String> {
+) -> Result<(Real, DurableState, Vec<Damage>), String> {
     let space = |disk: &mut D, area| match Space::load(disk, area, Some(CLUSTER)) {
         Ok(space) => Ok(Arc::new(Mutex::new(space))),
         Err(why) => Err(why.to_string()),
@@ -125,7 +125,7 @@ pub(crate) fn open_disk<D: Disk>(
     open(disk, &log, &capacity, replica, settings).map_err(|why| why.to_string())
 }
 
-fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, Found) {
+fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, DurableState) {
     let two = disk.is_two();
     let (store, found, _) =
         open_disk(disk, two, replica, SETTINGS).expect("what a replica keeps of itself is whole");
@@ -219,7 +219,7 @@ impl Store {
     ///
     /// # Panics
     /// If another has it open.
-    pub fn open(&mut self) -> Found {
+    pub fn open(&mut self) -> DurableState {
         assert!(self.process.is_none(), "a process has it open");
         let (store, mut found) = opened(&mut self.disk, self.replica);
         self.health = match self.health {
@@ -234,7 +234,7 @@ impl Store {
         (self.promise, self.discards) = (found.promise, None);
         self.process = Some(Process {
             store,
-            asked: Vec::new(),
+            submitted: Vec::new(),
             damaged: found.damaged,
             failure_reported: found.damaged,
         });
@@ -285,12 +285,12 @@ impl Store {
         }
         let mut actions = Vec::new();
         let mut done = false;
-        if !process.asked.is_empty() {
+        if !process.submitted.is_empty() {
             // A device with deep queues does any of them next.
-            let next = rng.index(process.asked.len());
-            let (token, ask, moment) = process.asked.swap_remove(next);
-            let fails = self.health == Health::FailsNext && !matches!(ask, Ask::Read(_));
-            let answer = if fails { SimDisk::refuse(ask) } else { self.disk.carry_out(ask, moment) };
+            let next = rng.index(process.submitted.len());
+            let (token, request, moment) = process.submitted.swap_remove(next);
+            let fails = self.health == Health::FailsNext && !matches!(request, IoRequest::Read(_));
+            let answer = if fails { SimDisk::refuse(request) } else { self.disk.carry_out(request, moment) };
             process.store.done(token, answer, &mut actions);
             if fails {
                 self.health = Health::Dead;
@@ -302,7 +302,7 @@ impl Store {
         let moment = self.disk.moment();
         for action in actions {
             match action {
-                Action::Ask(token, ask) => process.asked.push((token, ask, moment)),
+                Action::Submit(token, request) => process.submitted.push((token, request, moment)),
                 Action::Tell(completion) => {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
@@ -338,8 +338,8 @@ impl Store {
     pub fn kill(&mut self, rng: &mut Rng) {
         let Some(process) = self.process.take() else { return };
         if self.health == Health::Well {
-            for (_, ask, _) in process.asked {
-                if let Ask::Write(writing) = ask {
+            for (_, request, _) in process.submitted {
+                if let IoRequest::Write(writing) = request {
                     match rng.below(3) {
                         0 => {}
                         1 => self.disk.land(&writing, false, || true),
@@ -441,7 +441,7 @@ impl Store {
     /// Whether a block matches its checksum.
     pub fn is_whole(&self, block: u64) -> bool {
         match self.seen(false).look_up(block) {
-            read::Found::Data { area, at, checksum } => {
+            read::BlockSource::Data { area, at, checksum } => {
                 self.disk.is_whole(area, at, 8) && self.matches(area, at, block, checksum)
             }
             _ => true,
@@ -564,19 +564,19 @@ impl Store {
     }
 
     /// Where what the replica keeps of itself is, and what that is.
-    fn pages(&mut self) -> (u64, state::State) {
+    fn pages(&mut self) -> (u64, state::ReplicaState) {
         let space = Space::load(&mut self.disk, Area::Log, Some(CLUSTER)).expect("the device is well");
         let (at, _) = space.log_of(self.replica).expect("it is here");
         let mut page = Sector::zeroes(4096 / SECTOR);
         self.disk.read(Area::Log, at, &mut page).expect("it is simulated");
-        (at, state::State::decode(Sector::bytes(&page)).expect("it is whole"))
+        (at, state::ReplicaState::decode(Sector::bytes(&page)).expect("it is whole"))
     }
 }
 
 fn value(store: &Real, disk: &SimDisk, block: u64, durable: bool) -> Option<Block> {
     match store.look_up(block) {
-        read::Found::Nothing => None,
-        read::Found::Zeroes => Some(ZERO),
-        read::Found::Data { area, at, .. } => Some(disk.block(area, at, durable)),
+        read::BlockSource::Nothing => None,
+        read::BlockSource::Zeroes => Some(ZERO),
+        read::BlockSource::Data { area, at, .. } => Some(disk.block(area, at, durable)),
     }
 }

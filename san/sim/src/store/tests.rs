@@ -9,7 +9,7 @@ mod unreadable;
 use std::collections::BTreeSet;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, Sequence};
-use loadline_san_core::message::{Content, Corrupt, Entry, Job, Payload, What};
+use loadline_san_core::message::{Content, Corrupt, Entry, EntryOp, Job, Payload};
 use loadline_san_core::store::Tag;
 use loadline_san_protocol::device::{ChunkUse, PAGE, Role, encode_use};
 use loadline_san_store::io::{Done, IoFault, Piece};
@@ -27,7 +27,7 @@ fn at(sequence: u64) -> Position {
     Position { ownership: OWNERSHIP, sequence: Sequence(sequence) }
 }
 
-fn opened_on(disk: &mut impl Disk) -> Result<(Real, Found, Vec<Damage>), String> {
+fn opened_on(disk: &mut impl Disk) -> Result<(Real, DurableState, Vec<Damage>), String> {
     open_disk(disk, false, REPLICA, Settings { held: 0, ..SETTINGS })
 }
 
@@ -35,7 +35,7 @@ fn opened_on(disk: &mut impl Disk) -> Result<(Real, Found, Vec<Damage>), String>
 struct Rig {
     store: Real,
     disk: SimDisk,
-    asked: Vec<(Token, Ask<Blocks>)>,
+    submitted: Vec<(Token, IoRequest<Blocks>)>,
     completions: Vec<Completion<Blocks>>,
     appended: u64,
     /// Sectors that cannot be read.
@@ -48,13 +48,13 @@ impl Rig {
         Rig::on(format(REPLICA, false, blocks, promise(1), 12)).0
     }
 
-    fn on(mut disk: SimDisk) -> (Rig, Found) {
+    fn on(mut disk: SimDisk) -> (Rig, DurableState) {
         let (store, found, _) = opened_on(&mut disk).unwrap();
         (
             Rig {
                 store,
                 disk,
-                asked: Vec::new(),
+                submitted: Vec::new(),
                 completions: Vec::new(),
                 appended: 0,
                 unreadable: BTreeSet::new(),
@@ -72,7 +72,7 @@ impl Rig {
     fn take(&mut self, actions: Vec<Action<Blocks>>) {
         for action in actions {
             match action {
-                Action::Ask(token, ask) => self.asked.push((token, ask)),
+                Action::Submit(token, request) => self.submitted.push((token, request)),
                 Action::Tell(completion) => self.completions.push(completion),
             }
         }
@@ -85,18 +85,18 @@ impl Rig {
 
     /// The device does all that it is asked for.
     fn settle(&mut self) {
-        while !self.asked.is_empty() {
-            let (token, ask) = self.asked.remove(0);
+        while !self.submitted.is_empty() {
+            let (token, request) = self.submitted.remove(0);
             let moment = self.disk.moment();
             let is_unreadable = |piece: &Piece| {
                 let bytes = u64::from(piece.blocks) * BLOCK;
                 self.unreadable.range(piece.at..piece.at + bytes).next().is_some()
             };
-            let done = match ask {
-                Ask::Read(reading) if reading.pieces.iter().any(is_unreadable) => {
+            let done = match request {
+                IoRequest::Read(reading) if reading.pieces.iter().any(is_unreadable) => {
                     Done::Read(reading, Err(refused(Area::Log, 0)))
                 }
-                ask => self.disk.carry_out(ask, moment),
+                request => self.disk.carry_out(request, moment),
             };
             let mut out = Vec::new();
             self.store.done(token, done, &mut out);
@@ -170,7 +170,7 @@ fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Corrupt> {
 
 fn data(block: u64, value: u64) -> Entry<Blocks> {
     let data = Blocks::new(vec![[value; 8]]);
-    Entry { block, blocks: 1, what: What::Data(Payload { data, first: 0 }) }
+    Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) }
 }
 
 /// Says in the table who has a chunk.
@@ -250,7 +250,7 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     let (mut rig, _) = Rig::on(crowded());
     (0..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
     rig.destage();
-    let trim = Entry { block: 0, blocks: 2 * EXTENT, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 2 * EXTENT, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.commit_point(at(rig.appended), at(rig.appended));
@@ -309,7 +309,7 @@ fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
     rig.submit(Command::Promise(promise(7)));
     rig.settle();
     assert!(rig.has_reported(|completion| *completion == Completion::Promised(promise(7))));
-    let trim = Entry { block: 0, blocks: 5 * EXTENT, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 5 * EXTENT, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.destage();

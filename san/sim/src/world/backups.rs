@@ -4,7 +4,7 @@
 //! was made equal to the others, since the copy was made: the record knows what it had promised by then (rule R9).
 
 use loadline_san_core::ids::{Epoch, ReplicaId};
-use loadline_san_core::record::State;
+use loadline_san_core::record::RecordState;
 
 use super::World;
 use crate::violation::Violation;
@@ -64,7 +64,7 @@ impl World {
     pub(crate) fn check_went_back(&mut self) {
         let [.., before, now] = &self.config[..] else { return };
         let is_member = |replica: &ReplicaId| now.groups.iter().any(|group| group.in_sync.contains(replica));
-        let equal = before.state == State::TakingOver && now.state == State::Active;
+        let equal = before.state == RecordState::TakingOver && now.state == RecordState::Active;
         // One that went back after it had reported is found out later.
         let kept = self
             .went_back

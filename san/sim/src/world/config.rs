@@ -1,7 +1,7 @@
 //! The configuration store: one record, changed by compare-and-swap, with answers that come late or not at all.
 
 use loadline_san_core::ids::NodeId;
-use loadline_san_core::record::{Record, State};
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::swap::Answer;
 
 use super::wire;
@@ -98,8 +98,8 @@ impl World {
         if record.groups.len() > self.record().groups.len() {
             self.coverage.count("situation", "group opened by growth");
         }
-        if record.state == State::Active {
-            if self.record().state == State::TakingOver {
+        if record.state == RecordState::Active {
+            if self.record().state == RecordState::TakingOver {
                 self.history.made_equal();
             }
             self.coverage.count("situation", "record active");

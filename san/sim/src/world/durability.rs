@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::{Position, ReplicaId};
 use loadline_san_core::message::{FromOwner, Promise, ToReplica};
-use loadline_san_core::store::{Command, Completion, Found};
+use loadline_san_core::store::{Command, Completion, DurableState};
 
 use super::World;
 use crate::store::{Blocks, Store};
@@ -44,7 +44,7 @@ fn promise_to(from: &FromOwner) -> Promise {
 
 impl Durability {
     /// All that a start finds is durable.
-    fn found(found: &Found, store: &Store) -> Durability {
+    fn found(found: &DurableState, store: &Store) -> Durability {
         Durability {
             promise: found.promise,
             end: Some(found.end),
@@ -74,7 +74,7 @@ impl Durability {
     }
 
     /// What a start does not find of what was reported; `None` if it finds all.
-    fn forgotten(&self, found: &Found, store: &Store) -> Option<&'static str> {
+    fn forgotten(&self, found: &DurableState, store: &Store) -> Option<&'static str> {
         let is_in_log = |position: Position, range: &Range<u64>| {
             store.log().any(|record| record.position == position && record.entry.range() == *range)
         };
@@ -150,7 +150,7 @@ impl Durability {
 
 impl World {
     /// A store is opened. Devices that lie, or are dead, are held to nothing.
-    pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> Found {
+    pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> DurableState {
         let store = self.nodes[node].stores.get_mut(&id).expect("it is there");
         let found = store.open();
         if found.damaged || self.lost_writes.contains(&id) || self.went_back.contains_key(&id) {

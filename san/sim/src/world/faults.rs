@@ -5,7 +5,7 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::record::{Group, Record};
 use loadline_san_core::replica::Replica;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use super::{Happening, Weather, World};
 use crate::settings::{Settings, VOLUME};
@@ -98,7 +98,7 @@ impl World {
                 self.kill(node, true);
                 self.restart_later(node);
             }
-            16..=18 if self.settings.orders => self.give_order(),
+            16..=18 if self.settings.commands => self.give_command(),
             19..=20 if self.settings.crashes => {
                 let other = self.rng.index(self.nodes.len());
                 self.bend_link(node, other);
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// A person gives an order to the owner.
-    fn give_order(&mut self) {
+    fn give_command(&mut self) {
         let serves = |node: &usize| {
             let process = self.nodes[*node].process.as_ref();
             process.is_some_and(|process| process.volume.status() == Status::Active)
@@ -292,20 +292,20 @@ impl World {
         let gone = bereft.and_then(|index| gone_of(&record.groups[index]));
         let index = bereft.unwrap_or_else(|| self.rng.index(record.groups.len()));
         let (group, of) = (GroupIndex(index as u32), &record.groups[index]);
-        let mut order = None;
+        let mut command = None;
         let first = self.rng.below(4);
         // The first kind, from here on, for which there is a reason.
         for kind in 0..4 {
-            order = order.or_else(|| match (first + kind) % 4 {
+            command = command.or_else(|| match (first + kind) % 4 {
                 0 if of.in_sync.len() + of.departed.len() < 4 => {
                     let node = self.rng.index(self.nodes.len());
                     let replica = self.new_replica(node);
-                    Some(Order::Add { group, replica, home: NodeId(node as u32) })
+                    Some(VolumeCommand::Add { group, replica, home: NodeId(node as u32) })
                 }
-                1 => gone.map(|replica| Order::Forget { group, replica }),
+                1 => gone.map(|replica| VolumeCommand::Forget { group, replica }),
                 2 if of.in_sync.len() > 1 => {
                     let members: Vec<_> = of.in_sync.iter().copied().collect();
-                    Some(Order::Remove {
+                    Some(VolumeCommand::Remove {
                         group,
                         replica: members[self.rng.index(members.len())],
                         instead: None,
@@ -315,14 +315,14 @@ impl World {
                 _ => None,
             });
         }
-        if let Some(order) = order {
-            self.say(|| format!("n{owner} is told to {order:?}"));
-            self.step_volume(owner, Event::Order(order));
+        if let Some(command) = command {
+            self.say(|| format!("n{owner} receives the command {command:?}"));
+            self.step_volume(owner, Event::Command(command));
         }
     }
 
     /// The order to make the volume larger, often by groups that are new.
-    fn growth(&mut self, record: &Record) -> Order {
+    fn growth(&mut self, record: &Record) -> VolumeCommand {
         let most = [40, 40, 200][self.rng.index(3)];
         let blocks = record.blocks + self.rng.below(most);
         let needed = record.layout.groups(blocks).expect("it is small") as usize - record.groups.len();
@@ -335,7 +335,7 @@ impl World {
             });
             added.push(copies.collect());
         }
-        Order::Grow { blocks, added }
+        VolumeCommand::Grow { blocks, added }
     }
 
     /// An empty replica, durable on its device.

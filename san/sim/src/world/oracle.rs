@@ -2,7 +2,7 @@
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::record::{Departed, Record, State};
+use loadline_san_core::record::{Departed, Record, RecordState};
 use loadline_san_core::volume::{Failure, Status};
 
 use super::World;
@@ -35,7 +35,7 @@ impl World {
     fn check_blocks(&mut self, blocks: std::ops::Range<u64>) {
         let record = self.record();
         let unknown = |replica: &ReplicaId| {
-            self.lost_writes.contains(replica) && record.state == State::TakingOver
+            self.lost_writes.contains(replica) && record.state == RecordState::TakingOver
                 || self.went_back.contains_key(replica)
         };
         for block in blocks {

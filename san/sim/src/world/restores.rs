@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::ids::{Epoch, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{Event, Order, Status};
+use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use super::{Happening, World, show};
 use crate::store::Store;
@@ -304,7 +304,7 @@ impl World {
         let promised = promised.max(self.record().epoch);
         let record = Box::new(self.held().clone());
         self.say(|| format!("n{node} is ordered to recover the volume with {survivors:?}"));
-        self.step_volume(node, Event::Order(Order::Recover { record, survivors, promised }));
+        self.step_volume(node, Event::Command(VolumeCommand::Recover { record, survivors, promised }));
     }
 
     /// A record is about to be committed, while the store holds an older one.

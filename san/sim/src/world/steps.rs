@@ -4,11 +4,11 @@ use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::message::{FromOwner, ToReplica};
 use loadline_san_core::replica;
 use loadline_san_core::store::Completion;
-use loadline_san_core::volume::{self, Event, OrderError, Request, Status};
+use loadline_san_core::volume::{self, CommandError, Event, Request, Status};
 
 use super::tenant::merge;
 use super::{Happening, Question, World, show};
-use crate::coverage::{name_of_answer, name_of_message, name_of_order, name_of_status};
+use crate::coverage::{name_of_answer, name_of_command, name_of_message, name_of_status};
 use crate::store::Blocks;
 use crate::time::MS;
 
@@ -110,19 +110,20 @@ impl World {
         let Some(process) = &mut self.nodes[node].process else { return };
         let mut actions = std::mem::take(&mut self.actions);
         let before = process.volume.status();
-        let order = if let Event::Order(order) = &event { Some(name_of_order(order)) } else { None };
+        let command =
+            if let Event::Command(command) = &event { Some(name_of_command(command)) } else { None };
         if matches!(event, Event::Detach | Event::Fence) {
             process.let_in = false;
         }
         process.volume.step(now, event, &mut actions);
         let at_once = |action: &volume::Action<Blocks>| match action {
-            volume::Action::Done(Err(why)) => *why != OrderError::Superseded,
+            volume::Action::Done(Err(why)) => *why != CommandError::Superseded,
             _ => false,
         };
-        if let Some(name) = order {
+        if let Some(name) = command {
             match actions.iter().any(at_once) {
-                true => self.coverage.count("order", &format!("{name}, refused")),
-                false => process.ordered = name,
+                true => self.coverage.count("command", &format!("{name}, refused")),
+                false => process.last_command = name,
             }
         }
         for action in &actions {
@@ -161,7 +162,7 @@ impl World {
             volume::Action::ReadRecord { asked_at } => {
                 self.ask(node, life, Question::Read(asked_at));
             }
-            volume::Action::Ask { nodes, within_ns } => {
+            volume::Action::QueryNodes { nodes, within_ns } => {
                 self.ask_whether_they_run(node, life, &nodes, within_ns);
             }
             volume::Action::Propose { record, replaces } => {
@@ -181,9 +182,9 @@ impl World {
             volume::Action::Complete(request, result) => self.completed(request, result),
             volume::Action::Done(result) => {
                 let process = self.nodes[node].process.as_ref().expect("it is alive");
-                self.coverage.count("order", "answered");
+                self.coverage.count("command", "answered");
                 if result.is_ok() {
-                    self.coverage.count("order", process.ordered);
+                    self.coverage.count("command", process.last_command);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loadline_san_core::map::{Held, Map};
 use loadline_san_core::message::Content;
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{Ask, Event, Failure, Request, RequestId, Status};
+use loadline_san_core::volume::{Event, Failure, Request, RequestId, RequestOp, Status};
 
 use super::{Happening, World};
 use crate::history::{Instant, WriteId};
@@ -297,15 +297,15 @@ impl World {
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);
         let mut judged = sector..sector + count;
-        let (ask, kind) = match what {
-            Operation::Read if sector >= BEYOND => (Ask::Read, Kind::Nothing),
+        let (op, kind) = match what {
+            Operation::Read if sector >= BEYOND => (RequestOp::Read, Kind::Nothing),
             Operation::Read => {
                 let began = self.history.read_begins();
-                (Ask::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
+                (RequestOp::Read, Kind::Read { began, values: vec![u64::MAX; count as usize] })
             }
             Operation::Map => {
                 let began = self.history.read_begins();
-                (Ask::Map, Kind::Map { began, zeroes: vec![false; count as usize] })
+                (RequestOp::Map, Kind::Map { began, zeroes: vec![false; count as usize] })
             }
             Operation::Write => {
                 self.writes += 1;
@@ -314,12 +314,12 @@ impl World {
                 self.history.write_begins(write, sector, (0..count).map(value));
                 let mut blocks: Vec<Block> = vec![ZERO; count.div_ceil(8) as usize];
                 (0..count).for_each(|at| blocks[(at / 8) as usize][(at % 8) as usize] = value(at));
-                (Ask::Write(Blocks::new(blocks)), Kind::Write(write))
+                (RequestOp::Write(Blocks::new(blocks)), Kind::Write(write))
             }
             Operation::WriteZeroes => {
                 self.writes += 1;
                 self.history.write_begins(self.writes, sector, (0..count).map(|_| 0));
-                (Ask::WriteZeroes, Kind::Write(self.writes))
+                (RequestOp::WriteZeroes, Kind::Write(self.writes))
             }
             Operation::Trim => {
                 // What does not fill a block is left as it is.
@@ -327,20 +327,20 @@ impl World {
                 if !judged.is_empty() {
                     self.writes += 1;
                     self.history.write_begins(self.writes, judged.start, judged.clone().map(|_| 0));
-                    (Ask::Trim, Kind::Write(self.writes))
+                    (RequestOp::Trim, Kind::Write(self.writes))
                 } else {
-                    (Ask::Trim, Kind::Nothing)
+                    (RequestOp::Trim, Kind::Nothing)
                 }
             }
-            Operation::Flush => (Ask::Flush, Kind::Nothing),
+            Operation::Flush => (RequestOp::Flush, Kind::Nothing),
         };
-        let name = match &ask {
-            Ask::Read => "read",
-            Ask::Map => "map",
-            Ask::Write(_) => "write",
-            Ask::WriteZeroes => "write zeroes",
-            Ask::Trim => "trim",
-            Ask::Flush => "flush",
+        let name = match &op {
+            RequestOp::Read => "read",
+            RequestOp::Map => "map",
+            RequestOp::Write(_) => "write",
+            RequestOp::WriteZeroes => "write zeroes",
+            RequestOp::Trim => "trim",
+            RequestOp::Flush => "flush",
         };
         self.coverage.count("client", name);
         self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
@@ -349,7 +349,7 @@ impl World {
         let asked =
             Outstanding { node, since: self.now, through, kind, sector: first, sectors, end: sector + count };
         self.tenants[index].outstanding.insert(id, asked);
-        let request = Request { id, ask, sector, sectors: count as u32 };
+        let request = Request { id, op, sector, sectors: count as u32 };
         match through {
             Some(connection) => self.forward(connection, request),
             None => self.request(node, request),
@@ -553,15 +553,15 @@ pub(crate) fn merge(
         };
         for sector in (number * 8).max(first)..(number * 8 + 8).min(end) {
             let at = sector - first;
-            block[(sector % 8) as usize] = match &request.ask {
-                Ask::Write(data) => data[(at / 8) as usize][(at % 8) as usize],
+            block[(sector % 8) as usize] = match &request.op {
+                RequestOp::Write(data) => data[(at / 8) as usize][(at % 8) as usize],
                 _ => 0,
             };
         }
         block
     };
-    Blocks::new(match &request.ask {
-        Ask::Write(_) => (first_block..=last_block).map(block).collect(),
+    Blocks::new(match &request.op {
+        RequestOp::Write(_) => (first_block..=last_block).map(block).collect(),
         _ => {
             let wanted = [(head, first_block), (tail, last_block)];
             wanted.iter().filter(|(content, _)| content.is_some()).map(|(_, number)| block(*number)).collect()

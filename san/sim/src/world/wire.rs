@@ -1,6 +1,6 @@
 //! What goes between nodes, and into the configuration store, goes as bytes.
 
-use loadline_san_core::message::{Content, Entry, Payload, ToOwner, ToReplica, What};
+use loadline_san_core::message::{Content, Entry, EntryOp, Payload, ToOwner, ToReplica};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
 
@@ -43,7 +43,7 @@ pub(crate) fn kept(record: &Record) -> Result<Record, String> {
 fn data_of(message: &ToReplica<Blocks>) -> &[Block] {
     match message {
         ToReplica::Entry { entry, .. } | ToReplica::OutOfBand { entry, .. } => match entry {
-            Entry { what: What::Data(payload), blocks, .. } => &from_first(payload)[..*blocks as usize],
+            Entry { op: EntryOp::Data(payload), blocks, .. } => &from_first(payload)[..*blocks as usize],
             _ => &[],
         },
         _ => &[],

@@ -9,7 +9,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_protocol::log::{
     Expected, LogFault, LogHeader, LogRecord, MAGIC, MOST_HEADER, Recorded, SECTOR, block_crc, decode,
 };
-use loadline_san_protocol::state::{Hole, MOST_HOLES, State};
+use loadline_san_protocol::state::{Hole, MOST_HOLES, ReplicaState};
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -86,7 +86,7 @@ impl Ring {
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) id: Identity,
-    pub(crate) state: &'a State,
+    pub(crate) state: &'a ReplicaState,
     pub(crate) ring: Ring,
 }
 

@@ -1,13 +1,13 @@
 //! Appends: several go to the log in one write, and are told when it is durable.
 
 use loadline_san_core::ids::Position;
-use loadline_san_core::message::{Entry, Payload, What};
+use loadline_san_core::message::{Entry, EntryOp, Payload};
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::log::{Change, LogRecord, Recorded, SECTOR, encode, header_length};
 use zerocopy::IntoBytes;
 
-use crate::io::{Address, Area, Ask, Data, Part, Sector, Writing};
+use crate::io::{Address, Area, Data, IoRequest, Part, Sector, Writing};
 use crate::log::{Kind, Record, record_length};
 use crate::store::{Action, Current, Purpose, Store, needs_place};
 
@@ -45,7 +45,7 @@ impl<D: Data> Store<D> {
         while count < self.settings.together && bytes < MOST_BYTES {
             let Some(Command::Append { position, sequenced, entry, .. }) = self.queue.front() else { break };
             let (position, sequenced) = (*position, *sequenced);
-            let (kind, range) = (Kind::of(&entry.what), entry.range());
+            let (kind, range) = (Kind::of(&entry.op), entry.range());
             if count == 0 && !sequenced && self.has_already(position, kind, range.clone()) {
                 let Some(Command::Append { number, .. }) = self.queue.pop_front() else {
                     unreachable!("it was there")
@@ -70,19 +70,19 @@ impl<D: Data> Store<D> {
             bytes += length;
             count += 1;
             through = Some(number);
-            let Entry { block, blocks, what } = entry;
-            let (payload, what) = match what {
-                What::Data(payload) => {
-                    (Some((payload, block, blocks)), What::Data(Payload { data: (), first: 0 }))
+            let Entry { block, blocks, op } = entry;
+            let (payload, op) = match op {
+                EntryOp::Data(payload) => {
+                    (Some((payload, block, blocks)), EntryOp::Data(Payload { data: (), first: 0 }))
                 }
-                What::Open => (None, What::Open),
-                What::Zeroes => (None, What::Zeroes),
-                What::Trim => (None, What::Trim),
+                EntryOp::Open => (None, EntryOp::Open),
+                EntryOp::Zeroes => (None, EntryOp::Zeroes),
+                EntryOp::Trim => (None, EntryOp::Trim),
             };
             if needs_place(kind) {
                 self.extents.reserve(block..block + u64::from(blocks));
             }
-            let entry = Entry { block, blocks, what };
+            let entry = Entry { block, blocks, op };
             self.record(&mut writing, Recorded::Entry(Change { position, sequenced, entry }), payload);
             if self.log.head() == 0 {
                 // It ends where the ring does.
@@ -115,7 +115,7 @@ impl<D: Data> Store<D> {
         writing.durable = !left_out(Rule::DSync);
         self.current = Current::Batch(batch);
         self.busy = true;
-        self.ask(Purpose::Batch, Ask::Write(writing), out);
+        self.request_io(Purpose::Batch, IoRequest::Write(writing), out);
     }
 
     /// Adds a record to a write, and to the log.
@@ -253,7 +253,7 @@ impl<D: Data> Store<D> {
 }
 
 fn data_blocks<T>(entry: &Entry<T>) -> u32 {
-    if matches!(entry.what, What::Data(_)) { entry.blocks } else { 0 }
+    if matches!(entry.op, EntryOp::Data(_)) { entry.blocks } else { 0 }
 }
 
 /// A record as the log in memory has it.
@@ -262,7 +262,7 @@ pub(crate) fn in_memory(what: &Recorded) -> Record {
         Recorded::CommitPoint => Record::new(Kind::CommitPoint, Position::START, false, 0, 0),
         Recorded::Wrap => Record::new(Kind::Wrap, Position::START, false, 0, 0),
         Recorded::Entry(Change { position, sequenced, entry }) => {
-            Record::new(Kind::of(&entry.what), *position, *sequenced, entry.block, entry.blocks)
+            Record::new(Kind::of(&entry.op), *position, *sequenced, entry.block, entry.blocks)
         }
     }
 }

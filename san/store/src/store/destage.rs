@@ -17,7 +17,7 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::extents::Place;
-use crate::io::{Area, Ask, Data, Part, Piece, Reading};
+use crate::io::{Area, Data, IoRequest, Part, Piece, Reading};
 use crate::log::Kind;
 use crate::store::append::KEPT_FREE;
 use crate::store::read::add_piece;
@@ -34,7 +34,7 @@ const MOST_APART: u32 = 4;
 /// The most pairs of record and extent of a round, unless one record has more.
 const MOST_PAIRS: usize = 1 << 16;
 
-/// A takeover waits for a round's end, and leaves out who does not report in time. So a round that took more ticks than this
+/// A takeover waits for a round's end, and excludes replicas that do not report in time. So a round that took more ticks than this
 /// makes the next one half as large,
 const SLOW: u32 = 4;
 /// and one that took no more than this makes it twice as large.
@@ -132,7 +132,7 @@ impl Destage {
         !self.is_active() && !self.mending
     }
 
-    /// Nothing writes slots, and nobody wants that it stays so.
+    /// Nothing writes slots, and nothing has asked for writes of slots to be held.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.is_active() && !self.held && !self.mending
     }
@@ -270,7 +270,7 @@ impl<D: Data> Store<D> {
     fn sync(&mut self, out: &mut Vec<Action<D>>) {
         self.destage.out += 1;
         self.destage.dirty = false;
-        self.ask(Purpose::Destage, Ask::Sync(Area::Capacity), out);
+        self.request_io(Purpose::Destage, IoRequest::Sync(Area::Capacity), out);
     }
 
     /// Chooses the records of a round. False if there are none.
@@ -382,7 +382,7 @@ impl<D: Data> Store<D> {
         }
         let reading = Reading { blocks: blocks.len() as u32, pieces };
         self.destage.out += 1;
-        self.ask(Purpose::Gather(index), Ask::Read(reading), out);
+        self.request_io(Purpose::Gather(index), IoRequest::Read(reading), out);
     }
 
     /// The data of an extent was read from the log, or could not be.
@@ -463,7 +463,7 @@ impl<D: Data> Store<D> {
             }
             self.destage.works[index as usize].writes += 1;
             self.destage.out += 1;
-            self.ask(Purpose::Spread(index), Ask::Write(writing), out);
+            self.request_io(Purpose::Spread(index), IoRequest::Write(writing), out);
             from = run;
         }
         self.destage.dirty = true;
@@ -539,7 +539,7 @@ impl<D: Data> Store<D> {
             writing.parts.push(Part::Bytes(last - first + 1));
             self.destage.out += 1;
             self.destage.dirty = true;
-            self.ask(Purpose::Destage, Ask::Write(writing), out);
+            self.request_io(Purpose::Destage, IoRequest::Write(writing), out);
         }
         self.destage.touched = touched;
         self.destage.next_slot < self.destage.touched.len()

@@ -12,20 +12,20 @@ use loadline_san_protocol::device::PAGE;
 use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::{self, Holder};
 
-use crate::io::{Area, Ask, Data, Part, Sector};
+use crate::io::{Area, Data, IoRequest, Part, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// The state of growing: chunks that were taken from the device and whose places cannot be used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// Places that somebody waits for.
+    /// Places that are waited for.
     wanted: u64,
     /// Chunks that were taken and have no places yet; the first is being written.
     coming: VecDeque<u32>,
     step: Option<Step>,
     /// It was told that the device is full.
     full: bool,
-    /// When time last passed, there was less than somebody waits for; and how often in a row.
+    /// When time last passed, there were fewer than are waited for; and how often in a row.
     stuck: bool,
     ticks: u32,
 }
@@ -45,7 +45,7 @@ impl Growth {
         self.wanted = places;
     }
 
-    /// Nobody waits for places.
+    /// Nothing waits for places.
     pub(crate) fn want_nothing(&mut self) {
         self.wanted = 0;
     }
@@ -128,7 +128,7 @@ impl<D: Data> Store<D> {
             }
         }
         writing.parts.push(Part::Bytes(writing.bytes.len() as u32));
-        self.ask(Purpose::Growth, Ask::Write(writing), out);
+        self.request_io(Purpose::Growth, IoRequest::Write(writing), out);
     }
 
     /// What was written is durable.

@@ -10,7 +10,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Completion, Tag};
 use loadline_san_protocol::slot::BlockState;
 
-use crate::io::{Address, Area, Ask, Data, Piece, Reading, Token};
+use crate::io::{Address, Area, Data, IoRequest, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 
@@ -37,11 +37,11 @@ enum Question {
     Above(u64),
 }
 
-/// Who wants to know.
+/// The reader.
 #[derive(Debug, Clone, Copy)]
 enum Whose {
     Asked(Tag),
-    /// Nobody: it is only checked.
+    /// None: it is only checked.
     Scrub,
 }
 
@@ -53,12 +53,12 @@ struct Job {
     record: Option<u64>,
     tries: u32,
     /// Of each block.
-    found: Vec<Found>,
+    found: Vec<BlockSource>,
 }
 
-/// What a block has.
+/// Where the data of a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum BlockSource {
     /// It was never written, or was trimmed.
     Nothing,
     /// Zeroes, which are not stored as data.
@@ -184,7 +184,7 @@ impl<D: Data> Store<D> {
         (job.whose, job.block, job.record, job.tries) = (whose, block, record, 0);
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
-        let nothing = found.iter().all(|found| *found == Found::Nothing);
+        let nothing = found.iter().all(|found| *found == BlockSource::Nothing);
         self.reads.jobs[index as usize].found = found;
         if nothing {
             self.reads.free.push(index);
@@ -203,16 +203,16 @@ impl<D: Data> Store<D> {
         let mut pieces = self.memory.pieces();
         let job = &mut self.reads.jobs[index as usize];
         for (first, found) in (0..).zip(&job.found) {
-            if let Found::Data { area, at, .. } = *found {
+            if let BlockSource::Data { area, at, .. } = *found {
                 add_piece(&mut pieces, Piece { area, at, first, blocks: 1 });
             }
         }
         let reading = Reading { blocks: job.found.len() as u32, pieces };
-        self.ask(Purpose::Read(index), Ask::Read(reading), out);
+        self.request_io(Purpose::Read(index), IoRequest::Read(reading), out);
     }
 
     /// What these blocks have now; of a record, if it is still there.
-    fn resolve(&self, block: u64, blocks: u32, record: Option<u64>, found: &mut Vec<Found>) {
+    fn resolve(&self, block: u64, blocks: u32, record: Option<u64>, found: &mut Vec<BlockSource>) {
         found.clear();
         found.extend((block..block + u64::from(blocks)).map(|block| match record {
             Some(number) => self.find_in(number, block),
@@ -221,30 +221,30 @@ impl<D: Data> Store<D> {
     }
 
     /// What a block has.
-    pub(crate) fn find(&self, block: u64) -> Found {
+    pub(crate) fn find(&self, block: u64) -> BlockSource {
         if let Some(number) = self.index.newest(block) {
             return self.find_in(number, block);
         }
         match self.extents.block(block) {
-            None | Some((_, BlockState::Nothing, _)) => Found::Nothing,
-            Some((_, BlockState::Zeroes, _)) => Found::Zeroes,
+            None | Some((_, BlockState::Nothing, _)) => BlockSource::Nothing,
+            Some((_, BlockState::Zeroes, _)) => BlockSource::Zeroes,
             Some((place, BlockState::Data, checksum)) => {
                 let within = self.extents.locate(block).1;
-                Found::Data { area: Area::Capacity, at: self.extents.block_at(place, within), checksum }
+                BlockSource::Data { area: Area::Capacity, at: self.extents.block_at(place, within), checksum }
             }
         }
     }
 
-    fn find_in(&self, number: u64, block: u64) -> Found {
-        let Some(record) = self.log.get(number) else { return Found::Nothing };
+    fn find_in(&self, number: u64, block: u64) -> BlockSource {
+        let Some(record) = self.log.get(number) else { return BlockSource::Nothing };
         match record.kind {
-            Kind::Data => Found::Data {
+            Kind::Data => BlockSource::Data {
                 area: Area::Log,
                 at: self.ring_at(record.data_at(block)),
                 checksum: self.log.checksum(record, block),
             },
-            Kind::Zeroes => Found::Zeroes,
-            _ => Found::Nothing,
+            Kind::Zeroes => BlockSource::Zeroes,
+            _ => BlockSource::Nothing,
         }
     }
 
@@ -256,7 +256,7 @@ impl<D: Data> Store<D> {
         let whole = data.and_then(|mut data| {
             let all = (0..).zip(&found).all(|(at, found)| {
                 let is = data.take_checksum(at, self.address(block + u64::from(at)));
-                !matches!(found, Found::Data { checksum, .. } if *checksum != is)
+                !matches!(found, BlockSource::Data { checksum, .. } if *checksum != is)
             });
             all.then_some(data)
         });
@@ -321,9 +321,9 @@ impl<D: Data> Store<D> {
 }
 
 /// Which blocks are nowhere.
-fn holes_of(found: &[Found]) -> Vec<Range<u32>> {
+fn holes_of(found: &[BlockSource]) -> Vec<Range<u32>> {
     let mut holes: Vec<Range<u32>> = Vec::new();
-    for (at, _) in (0..).zip(found).filter(|(_, found)| **found == Found::Nothing) {
+    for (at, _) in (0..).zip(found).filter(|(_, found)| **found == BlockSource::Nothing) {
         match holes.last_mut().filter(|last| last.end == at) {
             Some(last) => last.end += 1,
             None => holes.push(at..at + 1),

@@ -1,11 +1,11 @@
-//! Looking through all of the extents, at a bounded rate: what is corrupted is found while another copy can mend it.
+//! Scrubbing all extents, at a bounded rate: corruption is found while another copy can mend it.
 //!
 //! ```text
 //! tick ─▶ budget ─┬─▶ the next extent ─▶ reads and checks it ─▶ not whole: block by block ─▶ told ─▶ its owner writes it anew
 //!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
 //! ```
 //!
-//! The log is not looked through: what it has is destaged when nothing else is to be done, and checked on the way.
+//! The log is not scrubbed: what it has is destaged when nothing else is to be done, and checked on the way.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::store::Completion;
@@ -13,7 +13,7 @@ use loadline_san_protocol::log::{SECTOR, block_crc};
 use zerocopy::IntoBytes;
 
 use crate::extents::Place;
-use crate::io::{Area, Ask, Data, Part, Piece, Reading, Sector};
+use crate::io::{Area, Data, IoRequest, Part, Piece, Reading, Sector};
 use crate::store::{Action, Purpose, Store};
 
 /// Slots that are read at once: those in a block.
@@ -21,12 +21,12 @@ const SLOTS: u32 = (BLOCK / SECTOR as u64) as u32;
 /// Places that are passed over at once, while none has an extent.
 const MOST_PASSED: u32 = 4096;
 
-/// What has come of looking through the extents, since the store was opened.
+/// The results of scrubbing the extents, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scrubbed {
-    /// How often all were looked at.
+    /// How often all were checked.
     pub passes: u64,
-    /// Bytes that were looked at.
+    /// Bytes that were checked.
     pub bytes: u64,
     /// Blocks that were found not to match their checksums, as often as they were found.
     pub corrupt: u64,
@@ -37,12 +37,12 @@ pub struct Scrubbed {
 /// The state of scrubbing: how far the pass has come, and how many bytes it may read now.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
-    /// The place that is looked at next, and whether its slot was.
+    /// The place that is checked next, and whether its slot was.
     next: Place,
     slots_seen: bool,
     /// Bytes that may be read.
     budget: u64,
-    /// Blocks of an extent that is not whole, which are looked at one by one.
+    /// Blocks of an extent that is not whole, which are checked one by one.
     suspects: Vec<u64>,
     /// Places whose slots are to be written again before anything else is done.
     slots: Vec<Place>,
@@ -62,7 +62,7 @@ impl Scrub {
         self.rests = bytes == 0;
     }
 
-    /// The next that is looked at is the first.
+    /// The next that is checked is the first.
     pub(crate) fn begin_anew(&mut self) {
         (self.next, self.slots_seen) = (0, false);
     }
@@ -163,7 +163,7 @@ impl<D: Data> Store<D> {
         self.scrub.budget = self.scrub.budget.saturating_sub(BLOCK);
         let mut pieces = self.memory.pieces();
         pieces.push(Piece { area: Area::Capacity, at: self.extents.slot_at(place), first: 0, blocks: 1 });
-        self.ask(Purpose::Slots(place), Ask::Read(Reading { blocks: 1, pieces }), out);
+        self.request_io(Purpose::Slots(place), IoRequest::Read(Reading { blocks: 1, pieces }), out);
     }
 
     /// Slots were read, or could not be.
@@ -203,7 +203,7 @@ impl<D: Data> Store<D> {
         let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(place), true);
         writing.bytes.extend_from_slice(sectors);
         writing.parts.push(Part::Bytes(SLOTS));
-        self.ask(Purpose::Mend, Ask::Write(writing), out);
+        self.request_io(Purpose::Mend, IoRequest::Write(writing), out);
     }
 
     /// Slots were written again.

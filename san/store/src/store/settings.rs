@@ -26,7 +26,7 @@ pub struct Settings {
     /// Extents that the volume has in this group, which may be fewer than the group has room for. A write beyond them raises
     /// this to the group's: a volume that grows may write there before this replica gets its new size.
     pub extents: u64,
-    /// Bytes of the extents that are looked through for what is corrupt, in each tick; 0: none.
+    /// Bytes of the extents that a scrub checks in each tick; 0: none.
     pub scrub: u64,
     /// Appends that are written together, at most.
     pub together: usize,

@@ -1,4 +1,4 @@
-//! `loadline volume scrub`: every block of every copy is looked at, within a limit; what is left out is named.
+//! `loadline volume scrub`: every block of every copy is checked, within a limit; what is left out is named.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ use crate::process::exit::Exit;
 const LOOK: Duration = Duration::from_millis(500);
 /// Without a terminal, a line so often.
 const EVERY: Duration = Duration::from_secs(10);
-/// A copy of which nothing is looked at for so long is left out.
+/// A copy of which nothing is checked for so long is left out.
 const STALLED: Duration = Duration::from_secs(60);
 /// All of it takes no longer than this, and a second for each of so many bytes, where no limit is given.
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ struct Scrub {
     path: String,
     nodes: Vec<(String, Api)>,
     seen: BTreeMap<u64, ScrubView>,
-    /// When more of a copy had been looked at, for the last time.
+    /// When more of a copy had been checked, for the last time.
     moved: BTreeMap<u64, Instant>,
 }
 
@@ -83,7 +83,7 @@ impl Scrub {
             self.nodes.push((name, node));
             for mut view in views {
                 let before = self.seen.get(&view.replica);
-                // What was left out once was not looked at to the end, whatever became of it.
+                // What was left out once was not checked to the end, whatever became of it.
                 let was_left_out = before.and_then(|before| before.left_out.clone());
                 if before.is_none_or(|before| before.done != view.done) {
                     self.moved.insert(view.replica, Instant::now());
@@ -100,7 +100,7 @@ impl Scrub {
         }
     }
 
-    /// Bytes that were looked at, and all.
+    /// Bytes that were checked, and all.
     fn bytes(&self) -> (u64, u64) {
         let counts = || self.seen.values().filter(|view| view.left_out.is_none());
         (counts().map(|view| view.done).sum(), counts().map(|view| view.bytes).sum())
@@ -111,7 +111,7 @@ impl Scrub {
     }
 }
 
-/// Looks through all copies of a volume, and waits until that is done, or the limit has passed.
+/// Scrubs all copies of a volume, and waits until all are checked, or the limit has passed.
 pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit, Failed> {
     let status: StatusView = api.get("/v1/status")?;
     let Some(volume) = status.volumes.iter().find(|volume| volume.name == name) else {
@@ -156,14 +156,14 @@ fn follow(scrub: &mut Scrub, volume: &VolumeView, until: Instant) {
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     while !scrub.has_ended() && Instant::now() < until {
         let (done, all) = scrub.bytes();
         bar.set_length(all);
         bar.set_position(done);
-        if bar.is_hidden() && told.elapsed() > EVERY {
-            tell!("{} of {} were looked at", human(ByteSize(done)), human(ByteSize(all)));
-            told = Instant::now();
+        if bar.is_hidden() && reported.elapsed() > EVERY {
+            tell!("{} of {} were checked", human(ByteSize(done)), human(ByteSize(all)));
+            reported = Instant::now();
         }
         std::thread::sleep(LOOK);
         scrub.look(volume);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use loadline_doctor::Report;
-use loadline_doctor::report::{HostReport, Lost, Way};
+use loadline_doctor::DoctorReport;
+use loadline_doctor::report::{HostReport, Lost, MeasuredPath};
 use loadline_doctor::sync_write;
 use loadline_fleet::{
     EventSink, Fleet, FleetError, FleetEvent, FleetSpec, JoiningWorkers, NetworkPath, Placement, ToExamine,
@@ -21,7 +21,11 @@ use crate::study::run::{progress, watched};
 const WAY_S: usize = 3;
 
 /// Waits for workers, and reports of their hosts.
-pub(super) fn on_workers(args: &Args, workers: u32, stop: &Arc<AtomicBool>) -> Result<Report, FleetError> {
+pub(super) fn on_workers(
+    args: &Args,
+    workers: u32,
+    stop: &Arc<AtomicBool>,
+) -> Result<DoctorReport, FleetError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| FleetError::failed(format!("cannot start: {e}")))?;
     runtime.block_on(async {
@@ -30,7 +34,11 @@ pub(super) fn on_workers(args: &Args, workers: u32, stop: &Arc<AtomicBool>) -> R
     })
 }
 
-async fn report(args: &Args, workers: u32, stop: &mut watch::Receiver<bool>) -> Result<Report, FleetError> {
+async fn report(
+    args: &Args,
+    workers: u32,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<DoctorReport, FleetError> {
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_absolute()) {
         return Err(FleetError::usage(format!(
             "--folder {}: each worker looks for it on its own host: give the whole path, such as /data",
@@ -47,11 +55,11 @@ async fn report(args: &Args, workers: u32, stop: &mut watch::Receiver<bool>) -> 
     let mut fleet = fleet;
     let done = or_stop(stop, look(args, &mut fleet)).await;
     fleet.stop().await;
-    let (hosts, ways) = done??;
-    Ok(Report::new(hosts, ways, lost.all()))
+    let (hosts, paths) = done??;
+    Ok(DoctorReport::new(hosts, paths, lost.all()))
 }
 
-async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<Way>), FleetError> {
+async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<MeasuredPath>), FleetError> {
     let workers = fleet.workers();
     let mut measured_on = BTreeSet::new();
     // Two that write to one disk at once would measure each other.
@@ -77,12 +85,12 @@ async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<Wa
         here.insert(id);
     }
     let here: Vec<WorkerInfo> = workers.into_iter().filter(|worker| here.contains(&worker.id)).collect();
-    Ok((hosts, ways(fleet, &here).await?))
+    Ok((hosts, paths(fleet, &here).await?))
 }
 
 /// Measures the network from each worker to the next, in a circle and one after another.
-async fn ways(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Way>, FleetError> {
-    let mut ways = Vec::new();
+async fn paths(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<MeasuredPath>, FleetError> {
+    let mut paths = Vec::new();
     if workers.len() > 1 {
         let seconds = workers.len() * WAY_S;
         tell!("measuring the network between {} hosts, some {seconds} s", workers.len());
@@ -94,7 +102,7 @@ async fn ways(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Way>, Fle
             Ok(speed) => (Some(speed), None),
             Err(why) => (None, Some(why)),
         };
-        ways.push(Way {
+        paths.push(MeasuredPath {
             from: from.id.0.clone(),
             to: to.id.0.clone(),
             one_host: from.host == to.host,
@@ -103,7 +111,7 @@ async fn ways(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Way>, Fle
             why,
         });
     }
-    Ok(ways)
+    Ok(paths)
 }
 
 /// Workers that were lost, and why: the first thing that was said of each.

@@ -1,7 +1,7 @@
 //! A report for people: the worst first, as wide as the terminal.
 
 use loadline_doctor::report::HostReport;
-use loadline_doctor::{Check, Report, Severity};
+use loadline_doctor::{Check, DoctorReport, Severity};
 
 use crate::output::wrap;
 
@@ -22,14 +22,14 @@ pub(super) fn width() -> usize {
     }
 }
 
-/// A check, and who found it; nobody, without a fleet.
+/// A check, and the workers that found it; none, without a fleet.
 struct Line<'a> {
     check: &'a Check,
     who: Vec<&'a str>,
 }
 
 /// The whole report.
-pub(super) fn text(report: &Report, width: usize) -> String {
+pub(super) fn text(report: &DoctorReport, width: usize) -> String {
     let mut text = String::new();
     for host in &report.hosts {
         text.push_str(&wrapped(&header(host), width, 0, INDENT));
@@ -64,8 +64,8 @@ fn header(host: &HostReport) -> String {
     format!("{name}: Linux {kernel}, {} CPUs{cpu}{}", of.cpus, memory.unwrap_or_default())
 }
 
-/// Every check once, in the order in which they were made, with all who found the same.
-fn lines(report: &Report) -> Vec<Line<'_>> {
+/// Every check once, in the order in which they were made, with all workers that found the same.
+fn lines(report: &DoctorReport) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for host in &report.hosts {
         for check in &host.checks {
@@ -173,7 +173,7 @@ mod tests {
             Check::bad("io_uring", "refused"),
             Check::note("a", "b"),
         ];
-        let report = Report::new(vec![host(None, checks)], Vec::new(), Vec::new());
+        let report = DoctorReport::new(vec![host(None, checks)], Vec::new(), Vec::new());
         for width in [60, 80, 120] {
             let text = text(&report, width);
             let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("no {word} in {text}"));
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn what_several_workers_found_is_said_once() {
         let hosts = vec![host(Some("a"), vec![slow()]), host(Some("b"), vec![slow()])];
-        let text = text(&Report::new(hosts, Vec::new(), Vec::new()), 100);
+        let text = text(&DoctorReport::new(hosts, Vec::new(), Vec::new()), 100);
         assert_eq!(text.matches("CPU: governor").count(), 1, "{text}");
         assert!(text.contains("slow  [a, b] CPU: governor"), "{text}");
         assert!(

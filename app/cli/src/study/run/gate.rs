@@ -6,7 +6,7 @@ use std::path::Path;
 use loadline_base::figures::listed;
 use loadline_report::baseline::gate::{KeptAs, document};
 use loadline_report::baseline::{
-    BaselineName, BaselineStore, Gate, History, Kept, Pin, junit, markdown, open, text,
+    BaselineName, BaselineStore, Gate, History, KeptResult, Pin, junit, markdown, open, text,
 };
 use loadline_report::compare::{Run, RunRecord, junit as comparison_junit};
 use loadline_study::planned_step::Purpose;
@@ -152,9 +152,9 @@ impl PreparedGate {
         }
     }
 
-    fn compared(&self, folder: &RunFolder) -> Result<(Kept, History, Gate), StudyError> {
+    fn compared(&self, folder: &RunFolder) -> Result<(KeptResult, History, Gate), StudyError> {
         let record = RunRecord::from(&Run::open(folder.path())?);
-        let this = Kept::new(record, folder.manifest.commit.clone());
+        let this = KeptResult::new(record, folder.manifest.commit.clone());
         // As it is now: another run may have been kept or accepted meanwhile.
         let history = History::read(&*self.store, &self.name)?;
         let gate = Gate::of(&self.name, &history, &this, self.allowed, self.accept)?;
@@ -162,7 +162,7 @@ impl PreparedGate {
     }
 
     /// Why a run is not kept; `None` if it is to be.
-    fn reason_not_to_keep(&self, this: &Kept, run: Exit) -> Option<&'static str> {
+    fn reason_not_to_keep(&self, this: &KeptResult, run: Exit) -> Option<&'static str> {
         if run == Exit::Failed {
             return Some("the storage failed");
         }
@@ -173,7 +173,7 @@ impl PreparedGate {
     }
 
     /// What the run itself came to, where that decides the exit code.
-    fn note(&self, gate: &mut Gate, this: &Kept, run: Exit) {
+    fn note(&self, gate: &mut Gate, this: &KeptResult, run: Exit) {
         let folder = &this.run.place;
         match run {
             Exit::Missed => gate.notes.push(format!(

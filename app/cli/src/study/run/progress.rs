@@ -310,7 +310,7 @@ pub(crate) fn waiting(listen: SocketAddr, token: &str, workers: u32) -> String {
     )
 }
 
-/// What a worker is given with `--join`: nobody can dial 0.0.0.0, so that this machine has a stand-in's name there.
+/// What a worker is given with `--join`: 0.0.0.0 cannot be dialled, so that this machine has a stand-in's name there.
 fn dialled(listen: SocketAddr) -> String {
     match listen.ip().is_unspecified() {
         true => format!("HOST:{} (HOST: this machine, as the workers reach it)", listen.port()),
@@ -333,8 +333,8 @@ mod tests {
     #[test]
     fn an_address_that_nobody_can_dial_is_not_given_to_a_worker() {
         for listen in ["0.0.0.0:7400", "[::]:7400"] {
-            let told = dialled(listen.parse().unwrap());
-            assert!(told.starts_with("HOST:7400 ") && !told.contains(listen), "{told}");
+            let text = dialled(listen.parse().unwrap());
+            assert!(text.starts_with("HOST:7400 ") && !text.contains(listen), "{text}");
         }
         assert_eq!(dialled("192.168.7.1:7400".parse().unwrap()), "192.168.7.1:7400");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::{Retry, Returning, Scan, Stage};
+use super::{Retry, ReturnStage, Returning, Scan};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
@@ -12,7 +12,7 @@ use crate::range_set::RangeSet;
 use crate::record::Departed;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
-use crate::volume::link::{Link, State};
+use crate::volume::replica_session::{ReplicaSession, SessionState};
 use crate::volume::{Action, Context};
 
 /// Copies under way to one replica at a time, and blocks of each at the most.
@@ -53,17 +53,17 @@ impl<D: Clone> Active<D> {
         }
         if !found.is_empty() {
             // A swap that is undecided may have added one that departed.
-            let linked: BTreeSet<ReplicaId> = self.links.iter().map(|link| link.replica).collect();
+            let linked: BTreeSet<ReplicaId> = self.sessions.iter().map(|session| session.replica).collect();
             found.retain(|(replica, ..)| !linked.contains(replica));
         }
         for (replica, departed, node, group) in found {
-            let mut link = Link::new(replica, node, group, now);
-            link.greet(c, now, State::Greeting, out);
-            self.links.push(link);
+            let mut session = ReplicaSession::new(replica, node, group, now);
+            session.greet(c, now, SessionState::Greeting, out);
+            self.sessions.push(session);
             let returning = Returning {
                 group,
                 departed,
-                stage: Stage::Greeting,
+                stage: ReturnStage::Greeting,
                 to_copy: RangeSet::default(),
                 unreadable: None,
                 put_off: RangeSet::default(),
@@ -78,24 +78,26 @@ impl<D: Clone> Active<D> {
             self.returning.insert(replica, returning);
         }
         let silent: Vec<ReplicaId> = self
-            .links
+            .sessions
             .iter()
-            .filter(|link| link.is_open() && self.returning.contains_key(&link.replica))
-            .filter(|link| {
-                let group = &self.groups[link.group.0 as usize];
+            .filter(|session| session.is_open() && self.returning.contains_key(&session.replica))
+            .filter(|session| {
+                let group = &self.groups[session.group.0 as usize];
                 let issued = group.pipeline.issued();
-                let behind = issued.0 - group.pipeline.durable_on(link.replica).unwrap_or(issued).0;
+                let behind = issued.0 - group.pipeline.durable_on(session.replica).unwrap_or(issued).0;
                 let keeps_too_much = behind > MOST_BEHIND || behind > 0 && group.kept > MOST_KEPT;
-                now.since(link.last_answer) >= c.times.silent_ns || link.is_stalled(c, now) || keeps_too_much
+                now.since(session.last_answer) >= c.times.silent_ns
+                    || session.is_stalled(c, now)
+                    || keeps_too_much
             })
-            .map(|link| link.replica)
+            .map(|session| session.replica)
             .collect();
         for replica in silent {
             self.abandon(c, now, replica, out);
         }
-        // Only those that answer: a search among the links for each of a thousand that are away would take long.
-        let open = self.links.iter().filter(|link| link.is_open());
-        let open = open.map(|link| link.replica).filter(|replica| self.returning.contains_key(replica));
+        // Only those that answer: a search among the sessions for each of a thousand that are away would take long.
+        let open = self.sessions.iter().filter(|session| session.is_open());
+        let open = open.map(|session| session.replica).filter(|replica| self.returning.contains_key(replica));
         for replica in open.collect::<Vec<_>>() {
             self.return_on(c, now, replica, out);
         }
@@ -111,14 +113,14 @@ impl<D: Clone> Active<D> {
     ) {
         let Some(returning) = self.returning.remove(&replica) else { return };
         self.end_copies(replica, None);
-        let at = self.links.iter().position(|link| link.replica == replica);
-        let at = at.expect("who returns is talked to");
-        self.links[at].drop_out_of_band();
-        let failed = self.links[at].state == State::Failed;
+        let at = self.sessions.iter().position(|session| session.replica == replica);
+        let at = at.expect("the owner has a session with a returning replica");
+        self.sessions[at].drop_out_of_band();
+        let failed = self.sessions[at].state == SessionState::Failed;
         let retry = self.retries.entry(replica).or_insert(Retry { not_before: now, stalls: 0 });
         // While it stalls, blocks are locked that are copied to it: less and less often.
-        let stalled = self.links[at].is_stalled(c, now);
-        let full = self.links[at].full && self.links[at].returned;
+        let stalled = self.sessions[at].is_stalled(c, now);
+        let full = self.sessions[at].full && self.sessions[at].returned;
         retry.stalls = if stalled { retry.stalls.saturating_add(1) } else { 0 };
         let wait = match (failed, stalled) {
             // Another life of its process may find its device well.
@@ -129,9 +131,9 @@ impl<D: Clone> Active<D> {
         };
         retry.not_before = now.after(wait);
         if c.required(returning.group).contains(&replica) {
-            // The swap that adds it may have committed: it is talked to as a member.
+            // The swap that adds it may have committed: it has a session like a member.
             if !failed {
-                self.links[at].greet(c, now, State::Greeting, out);
+                self.sessions[at].greet(c, now, SessionState::Greeting, out);
             }
         }
         // Without it, nobody waits for it any more.
@@ -147,7 +149,7 @@ impl<D: Clone> Active<D> {
         progress: &Progress,
         out: &mut Vec<Action<D>>,
     ) {
-        let replica = self.links[at].replica;
+        let replica = self.sessions[at].replica;
         let end = Position { ownership: progress.ownership, sequence: progress.durable };
         if self.returning.get(&replica).is_some_and(|r| end < r.departed.had) && !left_out(Rule::C9) {
             // It has lost something. It is emptied, and before that the record must say so: what is changed since it
@@ -157,19 +159,19 @@ impl<D: Clone> Active<D> {
             self.change_members(c, now, out);
             return;
         }
-        let link = &mut self.links[at];
-        let pipeline = &mut self.groups[link.group.0 as usize].pipeline;
+        let session = &mut self.sessions[at];
+        let pipeline = &mut self.groups[session.group.0 as usize].pipeline;
         match left_out(Rule::C2) {
-            true => pipeline.follow_from_now(link.replica),
-            false => _ = pipeline.follow(link.replica),
+            true => pipeline.follow_from_now(session.replica),
+            false => _ = pipeline.follow(session.replica),
         }
-        let from = pipeline.durable_on(link.replica).expect("it follows").next();
+        let from = pipeline.durable_on(session.replica).expect("it follows").next();
         // Nothing is sent before it has dropped what it has.
-        link.next = crate::ids::Sequence(u64::MAX);
-        let returning = self.returning.get_mut(&link.replica).expect("the caller has looked");
-        (returning.stage, returning.promised) = (Stage::Ordered(now), c.mine);
+        session.next = crate::ids::Sequence(u64::MAX);
+        let returning = self.returning.get_mut(&session.replica).expect("the caller has looked");
+        (returning.stage, returning.promised) = (ReturnStage::Ordered(now), c.mine);
         let empty = returning.departed.epoch == Epoch(0);
-        link.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
+        session.send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
     }
 
     /// Its store was found damaged. A member leaves the set as one whose device has failed, if others have what it has lost. One
@@ -182,13 +184,13 @@ impl<D: Clone> Active<D> {
         from: &FromReplica,
         out: &mut Vec<Action<D>>,
     ) {
-        let replica = self.links[at].replica;
+        let replica = self.sessions[at].replica;
         let Some(returning) = self.returning.get_mut(&replica) else {
-            self.links[at].state = State::Failed;
+            self.sessions[at].state = SessionState::Failed;
             self.change_members(c, now, out);
             return;
         };
-        if returning.stage != Stage::Greeting {
+        if returning.stage != ReturnStage::Greeting {
             // It is being emptied, and answers so until that is done.
             return;
         }
@@ -223,22 +225,22 @@ impl<D: Clone> Active<D> {
         ranges: Vec<Range<u64>>,
         out: &mut Vec<Action<D>>,
     ) {
-        let link = &mut self.links[at];
-        let replica = link.replica;
+        let session = &mut self.sessions[at];
+        let replica = session.replica;
         let Some(returning) = self.returning.get_mut(&replica) else { return };
-        if !matches!(returning.stage, Stage::Ordered(_)) {
+        if !matches!(returning.stage, ReturnStage::Ordered(_)) {
             return;
         }
-        let pipeline = &self.groups[link.group.0 as usize].pipeline;
+        let pipeline = &self.groups[session.group.0 as usize].pipeline;
         let sequence = pipeline.durable_on(replica).expect("it follows");
         assert_eq!(after, Position { ownership: self.ownership, sequence }, "{replica} did what it was told");
-        returning.stage = Stage::Copying;
-        link.returned = true;
+        returning.stage = ReturnStage::Copying;
+        session.returned = true;
         if !left_out(Rule::C3List) {
             ranges.into_iter().for_each(|range| returning.to_copy.insert(range));
         }
-        link.next = sequence.next();
-        link.send_entries(c, self.ownership, pipeline, Some(returning), out);
+        session.next = sequence.next();
+        session.send_entries(c, self.ownership, pipeline, Some(returning), out);
         self.return_on(c, now, replica, out);
     }
 
@@ -287,7 +289,7 @@ impl<D: Clone> Active<D> {
     /// Whether what has data is to wait until there is room for it.
     pub(in crate::volume) fn puts_off(&self, replica: ReplicaId) -> bool {
         self.returning.get(&replica).is_some_and(Returning::puts_off)
-            && self.links.iter().any(|link| link.replica == replica && link.full)
+            && self.sessions.iter().any(|session| session.replica == replica && session.full)
     }
 
     /// A copy has data, and the replica has no room for it: others go before it.
@@ -307,10 +309,12 @@ impl<D: Clone> Active<D> {
         replica: ReplicaId,
         out: &mut Vec<Action<D>>,
     ) {
-        let Some(at) = self.links.iter().position(|link| link.replica == replica && link.is_open()) else {
+        let Some(at) =
+            self.sessions.iter().position(|session| session.replica == replica && session.is_open())
+        else {
             return;
         };
-        let ended = self.end_copies(replica, Some(self.links[at].confirmed));
+        let ended = self.end_copies(replica, Some(self.sessions[at].confirmed));
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         returning.copying -= ended;
         if returning.unreadable.as_ref().is_some_and(|(_, since)| now.since(*since) >= c.times.silent_ns)
@@ -324,7 +328,7 @@ impl<D: Clone> Active<D> {
         };
         returning.squeezes |= waited(returning) && returning.put_off.count() <= MOST_SQUEEZED;
         let idle = returning.scan.is_none() && returning.to_copy.is_empty() && returning.copying == 0;
-        if !self.links[at].full || returning.squeezes {
+        if !self.sessions[at].full || returning.squeezes {
             returning.waits = None;
             std::mem::take(&mut returning.put_off).iter().for_each(|range| returning.to_copy.insert(range));
         } else if idle && !returning.put_off.is_empty() {
@@ -332,20 +336,20 @@ impl<D: Clone> Active<D> {
         }
         let resend = c.times.resend_ns;
         match returning.stage {
-            Stage::Ordered(sent) if now.since(sent) >= resend => {
-                returning.stage = Stage::Ordered(now);
+            ReturnStage::Ordered(sent) if now.since(sent) >= resend => {
+                returning.stage = ReturnStage::Ordered(now);
                 let from = self.groups[returning.group.0 as usize].pipeline.durable_on(replica);
                 let from = from.expect("it follows").next();
                 let empty = returning.departed.epoch == Epoch(0);
-                self.links[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
+                self.sessions[at].send(c, ToReplica::Return { ownership: self.ownership, from, empty }, out);
             }
-            Stage::Copying => {
+            ReturnStage::Copying => {
                 self.scan(c, now, replica, out);
                 self.start_copies(c, replica);
                 self.go_on(c, now, out);
                 self.may_join(c, now, replica, out);
             }
-            Stage::Greeting | Stage::Ordered(_) | Stage::Joining => {}
+            ReturnStage::Greeting | ReturnStage::Ordered(_) | ReturnStage::Joining => {}
         }
     }
 
@@ -357,17 +361,20 @@ impl<D: Clone> Active<D> {
             return;
         }
         let readable = &self.groups[returning.group.0 as usize].readable;
-        let open =
-            |replica: &ReplicaId| self.links.iter().find(|link| link.replica == *replica && link.is_open());
+        let open = |replica: &ReplicaId| {
+            self.sessions.iter().find(|session| session.replica == *replica && session.is_open())
+        };
         // The same again, if it can still answer: it may need longer than we wait.
         let last = returning.scanning.filter(|scan| readable.contains(&scan.source));
         let again = last.and_then(|scan| open(&scan.source));
         let Some(source) = again.or_else(|| readable.iter().find_map(open)) else { return };
         let source = source.replica;
-        let Some(link) = self.links.iter_mut().find(|link| link.replica == source) else { return };
+        let Some(session) = self.sessions.iter_mut().find(|session| session.replica == source) else {
+            return;
+        };
         let number = match last.filter(|scan| scan.source == source) {
             Some(scan) => {
-                link.is_awaited(c, now);
+                session.is_awaited(c, now);
                 scan.number
             }
             None if left_out(Rule::C10) => 1,
@@ -378,7 +385,7 @@ impl<D: Clone> Active<D> {
         };
         returning.scanning = Some(Scan { number, source, asked: now });
         let job = Job { slot: SCAN, turn: number, part: replica.0 as u32 };
-        link.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
+        session.send(c, ToReplica::Changed { job, since: returning.departed.epoch, from }, out);
     }
 
     fn start_copies(&mut self, c: &Context, replica: ReplicaId) {
@@ -402,9 +409,12 @@ impl<D: Clone> Active<D> {
         let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();
         let nothing_left = nothing_left && returning.unreadable.is_none();
         let copied = returning.scan.is_none() && nothing_left && returning.copying == 0;
-        let durable = self.links.iter().any(|link| link.replica == replica && link.out_of_band_is_durable());
-        if returning.stage == Stage::Copying && copied && durable {
-            returning.stage = Stage::Joining;
+        let durable = self
+            .sessions
+            .iter()
+            .any(|session| session.replica == replica && session.out_of_band_is_durable());
+        if returning.stage == ReturnStage::Copying && copied && durable {
+            returning.stage = ReturnStage::Joining;
             self.follow_record(c, now, out);
             self.change_members(c, now, out);
         }

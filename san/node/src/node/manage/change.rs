@@ -5,7 +5,7 @@ use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, place};
 use loadline_san_core::record::Record;
-use loadline_san_core::volume::{Order, OrderError};
+use loadline_san_core::volume::{CommandError, VolumeCommand};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,8 +47,8 @@ impl Node {
         }
     }
 
-    pub(super) async fn ordered(&self, id: u64, order: Order) -> Result<(), ManageError> {
-        match self.order(id, order).await {
+    pub(super) async fn carry_out_command(&self, id: u64, command: VolumeCommand) -> Result<(), ManageError> {
+        match self.command(id, command).await {
             Some(result) => Ok(result?),
             None => Err(ManageError::TimedOut(
                 "the outcome is not known: check the volume with 'loadline volume show'".into(),
@@ -84,9 +84,9 @@ impl Node {
         }
         // Nodes read the configuration, and their stores count with the new size, before anything is written there.
         tokio::time::sleep(2 * CONFIG_POLL).await;
-        if let Err(why) = self.ordered(id, Order::Grow { blocks, added: planned }).await {
+        if let Err(why) = self.carry_out_command(id, VolumeCommand::Grow { blocks, added: planned }).await {
             // Where it is not known, they may be members.
-            if !matches!(why, ManageError::TimedOut(_) | ManageError::Order(OrderError::Superseded)) {
+            if !matches!(why, ManageError::TimedOut(_) | ManageError::Command(CommandError::Superseded)) {
                 self.grows_no_more(id, blocks).await?;
                 self.drop_replicas(ids).await?;
             }
@@ -221,8 +221,8 @@ fn with_growth(
         let free = place.capacity.saturating_sub(place.promised);
         if more > free {
             return Err(ManageError::NoRoom(format!(
-                "device {} has a copy that would take {} more, and {} are free there: add a device and let the copy move to it, \
-                 or make the volume grow less",
+                "the copy on device {} would need {} more, but the device has only {} free: add a device and move the copy to \
+                 it, or choose a smaller size",
                 replica.device,
                 no_room::size(more * BLOCK),
                 no_room::size(free * BLOCK)

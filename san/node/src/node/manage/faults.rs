@@ -37,8 +37,8 @@ impl Node {
         match self.0.settings.test_faults {
             true => Ok(()),
             false => Err(ManageError::Wrong(
-                "this node has no faults on purpose: test_faults = true in its node.toml allows them, and 'loadline san dev' \
-                 says so"
+                "this node does not accept test faults: set test_faults = true in its node.toml ('loadline san dev' does that \
+                 for its nodes)"
                     .into(),
             )),
         }

@@ -36,14 +36,14 @@ pub(super) struct Fault {
     pub(super) text: String,
 }
 
-/// The worst that was found, and all that a person should know.
+/// The findings about the health of a volume: the worst health, and notes for the operator.
 #[derive(Default)]
-struct Found {
+struct HealthFindings {
     worst: Option<Health>,
     notes: Vec<String>,
 }
 
-impl Found {
+impl HealthFindings {
     fn add(&mut self, health: Health, note: String) {
         self.worst = self.worst.max(Some(health));
         if !self.notes.contains(&note) {
@@ -167,16 +167,16 @@ impl<'a> Judge<'a> {
                 format!("  {} continues to serve the volume until the record must change.", self.name(node))
             });
             return Some(format!(
-                "the configuration store holds epoch {} of it, and a copy follows epoch {highest}: an older configuration was put \
-                 back.{served}",
+                "the record in the configuration store has epoch {}, and a copy follows the higher epoch {highest}: an older \
+                 configuration was put back.{served}",
                 record.epoch.0
             ));
         }
         let forked = self.forked(record).filter(|_| self.store_fault.is_none());
         if let Some((replica, promise, owner)) = forked {
             return Some(format!(
-                "the copy at {} follows {} at epoch {}, and by the configuration store {} owned it then: an older configuration was put \
-                 back, and it was changed since.",
+                "the copy at {} follows {} at epoch {}, but according to the configuration store {} owned the volume at that \
+                 epoch: an older configuration was put back and was changed afterwards.",
                 self.describe(replica.0),
                 self.name(promise.owner.node.0),
                 promise.epoch.0,
@@ -219,8 +219,9 @@ impl<'a> Judge<'a> {
             None => "A copy that follows a lower epoch than others may lack writes",
         };
         format!(
-            "Put the newer configuration back, or decide which copy holds and overwrite the others: 'loadline volume recover {} \
-             --from NODE --force'. {hint}, and one that was being copied to when its node stopped may lack some. Known: {}",
+            "Put the newer configuration back, or choose the node whose copies continue and overwrite all other copies: \
+             'loadline volume recover {} --from NODE --force'. {hint}. A copy whose node stopped during a resync may also lack \
+             writes. Known: {}",
             volume.name,
             known.join(", ")
         )
@@ -228,7 +229,7 @@ impl<'a> Judge<'a> {
 
     /// How well a volume is, and what people should know of it.
     pub(super) fn volume(&self, id: u64, volume: &Volume, record: &Record) -> (Health, Option<String>) {
-        let mut found = Found::default();
+        let mut found = HealthFindings::default();
         if let Some(why) = self.blocked(id, record) {
             found.add(Health::Blocked, format!("{why} {}", self.choice(volume, record)));
             return found.end();
@@ -251,7 +252,7 @@ impl<'a> Judge<'a> {
 
     /// Nodes that block a volume which another one serves: each knew a record that the store's does not come from, and may be the only
     /// one that did.
-    fn objections(&self, id: u64, record: &Record, found: &mut Found) {
+    fn objections(&self, id: u64, record: &Record, found: &mut HealthFindings) {
         let Some((serves, _)) = self.serving(id, record) else { return };
         let views =
             self.reports.iter().filter_map(|(node, report)| Some((*node, report.as_ref().ok()?.volume(id)?)));
@@ -260,13 +261,20 @@ impl<'a> Judge<'a> {
             let (name, serves) = (self.name(node), self.name(serves));
             found.add(
                 Health::Unknown,
-                format!("{name} reports: {why}. If what {serves} serves is right, start {name} again"),
+                format!("{name} reports: {why}. If the copies that {serves} serves are the right ones, restart {name}"),
             );
         }
     }
 
     /// A volume that is served by this node.
-    fn served(&self, owner: u32, served: &LocalVolume, volume: &Volume, record: &Record, found: &mut Found) {
+    fn served(
+        &self,
+        owner: u32,
+        served: &LocalVolume,
+        volume: &Volume,
+        record: &Record,
+        found: &mut HealthFindings,
+    ) {
         let name = self.name(owner);
         // While its owner has made the last change of the record, the record names what it needs.
         let same = served.epoch == record.epoch.0;
@@ -343,8 +351,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A volume that nobody is to serve: its copies are to be open.
-    fn at_rest(&self, volume: &Volume, record: &Record, found: &mut Found) {
+    /// A volume that no node is to serve: its copies are to be open.
+    fn at_rest(&self, volume: &Volume, record: &Record, found: &mut HealthFindings) {
         for (index, group) in record.groups.iter().enumerate() {
             let (mut usable, mut lost) = (0, 0);
             for replica in &group.in_sync {
@@ -373,11 +381,11 @@ impl<'a> Judge<'a> {
         let describe = |replica: &ReplicaId| self.describe_with(replica.0, self.fault_by(replica.0, record));
         let members: Vec<String> = members.iter().map(describe).collect();
         format!(
-            "every write of group {index} is only on {}: start {} again, or make {} usable; or go on with what is left: 'loadline \
-             volume recover' reports what would be lost",
+            "every write of group {index} is stored only at {}: start {} again, or make {} usable. To continue with a copy \
+             that lacks writes, run 'loadline volume recover', which first reports the writes that would be lost",
             members.join(" and "),
             if members.len() == 1 { "it" } else { "one of them" },
-            if members.len() == 1 { "its device" } else { "its device there" },
+            if members.len() == 1 { "its device" } else { "one of their devices" },
         )
     }
 
@@ -406,8 +414,8 @@ impl<'a> Judge<'a> {
                 Doing::Equalizing => "the copies, which the takeover makes equal".into(),
                 Doing::Active | Doing::Changing | Doing::Watching | Doing::Blocked => {
                     return format!(
-                        "{} serves it at epoch {}, and the record of epoch {} names another owner, in another life of its process or at \
-                         another node: {}",
+                        "{} serves the volume at epoch {}, but the record, at epoch {}, names another owner (another node, or \
+                         another incarnation of the same node): {}",
                         self.name(node),
                         of.epoch,
                         record.epoch.0,

@@ -298,7 +298,7 @@ impl Node {
     async fn fresh_loops(&self, limit: Duration) -> Vec<Option<LoopState>> {
         let ask = |(number, orders): (u32, &crate::event_loop::LoopSender)| {
             let (answer, answered) = oneshot::channel();
-            self.state().looking.entry(number).or_default().push(answer);
+            self.state().state_requests.entry(number).or_default().push(answer);
             orders.give(LoopCommand::ReportState);
             (number, answered)
         };

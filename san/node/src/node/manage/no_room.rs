@@ -44,13 +44,13 @@ pub(super) fn of_volume(
     let need = |blocks: &u64| room::need_anywhere(catalog, *blocks, log_bytes) * BLOCK;
     let all: u64 = groups.iter().map(need).sum();
     let parts = match groups.len() {
-        1 => "in one piece".to_owned(),
-        count => format!("in {count} pieces of at most {}", size(groups.iter().map(need).max().unwrap_or(0))),
+        1 => "in one group".to_owned(),
+        count => format!("in {count} groups of at most {}", size(groups.iter().map(need).max().unwrap_or(0))),
     };
     ManageError::NoRoom(format!(
-        "there is no room for volume {name}: each of its copies ({copies}) needs {}, {parts}: {} of data, {} of logs, and {} \
-         because devices are given in chunks. Copies of a piece are on different nodes. {}: \
-         add a device, make the volume smaller, or give it a smaller log",
+        "there is no room for volume {name} with {copies} copies: each copy needs {} ({parts}): {} for data, {} for logs, and \
+         {} because a device allocates whole chunks. The copies of a group must be on different nodes. {}: add a device, make \
+         the volume smaller, or give it a smaller log",
         size(all),
         size(data),
         size(logs),
@@ -82,8 +82,8 @@ pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, neede
 pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
     match why {
         NoPlace::Room { group, blocks, free, .. } => format!(
-            "a copy of group {group} needs {}, {} of it for its log, on a node that has no other copy of the group, and the \
-             device with most room there has {} free: add a device",
+            "a copy of group {group} needs {} (including {} for its log) on a node that has no other copy of the group, but \
+             the emptiest device of these nodes has only {} free: add a device",
             size(blocks * BLOCK),
             size(log_bytes),
             size(free * BLOCK)

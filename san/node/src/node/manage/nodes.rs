@@ -66,8 +66,8 @@ impl Node {
                 let left = here.iter().filter(|(_, (r, _))| r.state != ReplicaState::Dropping).count();
                 if left > 0 {
                     return Ok(Err(ManageError::InUse(format!(
-                        "node {name} has {left} replicas: 'loadline node drain {name}' makes them leave, also where it does \
-                         not answer"
+                        "node {name} still has {left} replicas: run 'loadline node drain {name}' first, which also works if \
+                         the node does not answer"
                     ))));
                 }
                 let attached: Vec<String> = catalog
@@ -78,7 +78,8 @@ impl Node {
                     .collect();
                 if !attached.is_empty() {
                     return Ok(Err(ManageError::InUse(format!(
-                        "volumes are attached at node {name}, there {}: detach these volumes, or attach them elsewhere",
+                        "node {name} cannot be removed while volumes are attached at it (there {}): detach these volumes, or \
+                         attach them at another node",
                         listed(attached)
                     ))));
                 }
@@ -166,8 +167,8 @@ impl Node {
                 };
                 let Some((_, (one, _))) = of(from).find(moves) else {
                     return wrong(format!(
-                        "the copy at node {} is in sync: it can move to another node. At the node where it is, a copy is \
-                         made anew only if it is damaged, failed or away",
+                        "the copy at node {} is in sync, so the node does not make it anew: a node makes a copy anew only if \
+                         the copy is damaged, failed or away. To move the copy, name another node with --to",
                         to.from
                     ));
                 };
@@ -176,7 +177,8 @@ impl Node {
                         of(into).find(|(_, (r, _))| of(from).any(|(_, (o, _))| o.group == r.group))
                 {
                     return wrong(format!(
-                        "node {} has a copy of group {} of volume {name} already, and no node has two",
+                        "node {} already has a copy of group {} of volume {name}, and a node cannot have two copies of one \
+                         group",
                         to.to, there.group
                     ));
                 }

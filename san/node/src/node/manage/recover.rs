@@ -6,7 +6,7 @@ use loadline_base::figures::listed;
 use loadline_san_core::ids::{Epoch, NodeId, Promise, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::record::{Departed, Group, Record};
-use loadline_san_core::volume::Order;
+use loadline_san_core::volume::VolumeCommand;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,8 +78,8 @@ impl Node {
         if !recover.force {
             let why = blocked.map_or(String::new(), |why| format!("{why} "));
             return Err(ManageError::Wrong(format!(
-                "volume {name}: {why}By this, {what}. What was written to the volume and these do not have is lost, and all other \
-                 copies are overwritten. If that is what you want, say --force"
+                "volume {name}: {why}With --force, {what}. Writes that these copies lack are then lost, and all other copies \
+                 are overwritten. Nothing is changed yet: add --force to accept the loss"
             )));
         }
         let promises = judge.promises(&record);
@@ -93,7 +93,8 @@ impl Node {
             KeptCopies::One(survivors) => survivors,
             KeptCopies::Members => BTreeMap::new(),
         };
-        self.ordered(id, Order::Recover { record: Box::new(record), survivors, promised }).await
+        self.carry_out_command(id, VolumeCommand::Recover { record: Box::new(record), survivors, promised })
+            .await
     }
 }
 

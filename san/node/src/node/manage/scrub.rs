@@ -1,4 +1,4 @@
-//! Looking through the copies of a volume that this node has.
+//! Scrubbing the copies of a volume that this node has.
 
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_protocol::record;
@@ -11,22 +11,22 @@ use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
 use crate::node::moving::is_in_sync;
 
-/// How far a replica was looked through.
+/// The progress of a scrub of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubView {
     /// The id of the replica.
     pub replica: u64,
     /// The name of the replica's node.
     pub node: String,
-    /// Bytes that are to be looked at, about.
+    /// Bytes to check, approximately.
     pub bytes: u64,
     /// Bytes that were.
     pub done: u64,
     /// Blocks that did not match their checksums. Those of an attached volume are written anew from another copy.
     pub corrupt: u64,
-    /// All were looked at.
+    /// All were checked.
     pub ended: bool,
-    /// Why it is left out: it is not looked at, or not to the end.
+    /// Why it is left out: it is not checked, or not to its end.
     pub left_out: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Node {
         here.filter(|(_, (r, _))| r.state == ReplicaState::Ready).map(|(id, _)| *id).collect()
     }
 
-    /// Begins to look through the copies of a volume that this node has.
+    /// Begins to scrub the copies of a volume that this node has.
     pub async fn scrub_volume(&self, name: &str) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
@@ -51,7 +51,7 @@ impl Node {
     pub async fn scrubs(&self, name: &str) -> Result<Vec<ScrubView>, ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
-        if !self.look_at_loops().await {
+        if !self.refresh_loops().await {
             return Err(ManageError::TimedOut(
                 "a thread of the data path does not answer in time: try again".into(),
             ));

@@ -7,7 +7,7 @@ use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, Layout};
 use loadline_san_core::placement::{DeviceId, MOST_COPIES, place};
-use loadline_san_core::record::{Group, Record, State as RecordState};
+use loadline_san_core::record::{Group, Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
 use loadline_san_protocol::record;
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to who asks for it.
+    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to clients of the API.
     async fn wait_until_seen(&self, name: &str) {
         let begun = Instant::now();
         self.reconcile_soon();
@@ -187,8 +187,8 @@ impl Node {
             if begun.elapsed() > MADE {
                 late.dedup();
                 return Err(ManageError::TimedOut(format!(
-                    "replicas were not made in time, and the request is undone; the nodes that made none in time {}",
-                    listed(late)
+                    "not all replicas were made in time, so the request was undone; late nodes: {}",
+                    late.join(", ")
                 )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -390,7 +390,7 @@ impl Node {
         self.id()
     }
 
-    /// Nobody owns a volume any more.
+    /// A volume has no owner any more.
     pub async fn detach_volume(&self, name: &str, force: bool) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
@@ -409,7 +409,7 @@ impl Node {
         {
             return Err(ManageError::Elsewhere { name: owner.name, api: owner.api });
         }
-        if !self.look_at_loops().await {
+        if !self.refresh_loops().await {
             return Err(ManageError::TimedOut(format!(
                 "volume {name} is not detached: the node could not count the volume's clients in time. Try again"
             )));
@@ -433,7 +433,8 @@ impl Node {
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
             true => Ok(()),
             false => Err(ManageError::TimedOut(format!(
-                "volume {name} is detached, but a thread of this node does not answer and still serves the volume. It stops when it answers again"
+                "volume {name} is detached, but a data-path thread of this node does not respond and may still serve the \
+                 volume. The thread stops serving the volume as soon as it responds"
             ))),
         }
     }

@@ -6,15 +6,15 @@ impl Rig {
     pub(super) fn with(mut disk: SimDisk, settings: Settings) -> Rig {
         let (store, _, _) = open_disk(&mut disk, false, REPLICA, settings).unwrap();
         let unreadable = BTreeSet::new();
-        Rig { store, disk, asked: Vec::new(), completions: Vec::new(), appended: 0, unreadable }
+        Rig { store, disk, submitted: Vec::new(), completions: Vec::new(), appended: 0, unreadable }
     }
 
     /// The device does the first of what it is asked for that is this. False if there is none.
-    pub(super) fn do_one(&mut self, which: impl Fn(&Ask<Blocks>) -> bool) -> bool {
-        let Some(index) = self.asked.iter().position(|(_, ask)| which(ask)) else { return false };
-        let (token, ask) = self.asked.remove(index);
+    pub(super) fn do_one(&mut self, which: impl Fn(&IoRequest<Blocks>) -> bool) -> bool {
+        let Some(index) = self.submitted.iter().position(|(_, request)| which(request)) else { return false };
+        let (token, request) = self.submitted.remove(index);
         let moment = self.disk.moment();
-        let done = self.disk.carry_out(ask, moment);
+        let done = self.disk.carry_out(request, moment);
         let mut out = Vec::new();
         self.store.done(token, done, &mut out);
         self.take(out);
@@ -23,8 +23,8 @@ impl Rig {
     }
 }
 
-fn is_read(ask: &Ask<Blocks>) -> bool {
-    matches!(ask, Ask::Read(_))
+fn is_read(request: &IoRequest<Blocks>) -> bool {
+    matches!(request, IoRequest::Read(_))
 }
 
 /// A replica with a slot that is corrupt, salvaged and told to be empty, as far as that goes without reading.
@@ -38,7 +38,7 @@ fn emptied(settings: Settings) -> Rig {
     rig.submit(Command::Salvage);
     rig.settle();
     rig.submit(Command::Return { after: at(9), empty: true });
-    while rig.do_one(|ask| !is_read(ask)) {}
+    while rig.do_one(|request| !is_read(request)) {}
     assert!(
         rig.has_reported(|completion| *completion == Completion::Listed(Vec::new())),
         "{:?}",
@@ -58,7 +58,7 @@ fn who_is_emptied_and_dies_at_once_is_whole() {
 fn a_slot_that_was_given_up_is_written_again_also_beside_rounds_and_without_a_scrub() {
     let mut rig = emptied(Settings { held: 0, scrub: 0, ..SETTINGS });
     rig.append(at(9), false, data(40, 3));
-    while rig.do_one(|ask| !is_read(ask)) {}
+    while rig.do_one(|request| !is_read(request)) {}
     rig.submit(Command::CommitPoint { commit_point: at(9), acknowledged: at(9), epoch: OWNERSHIP });
     rig.store.destage_soon();
     rig.run();
@@ -77,11 +77,11 @@ fn a_chunk_that_is_taken_beside_an_emptying_return_is_no_damage() {
     rig.run();
     let space = Space::load(&mut rig.disk, Area::Log, Some(CLUSTER)).unwrap();
     let log = space.log_of(REPLICA).unwrap().0;
-    let is_page = |ask: &Ask<Blocks>| matches!(ask, Ask::Write(one) if one.area == Area::Log && (log..log + 200_000).contains(&one.at));
+    let is_page = |request: &IoRequest<Blocks>| matches!(request, IoRequest::Write(one) if one.area == Area::Log && (log..log + 200_000).contains(&one.at));
     rig.submit(Command::Return { after: at(9), empty: true });
     // The page is slow, growth is not.
     for _ in 0..6 {
-        assert!(rig.do_one(|ask| !is_page(ask)), "{:?}", rig.asked);
+        assert!(rig.do_one(|request| !is_page(request)), "{:?}", rig.submitted);
     }
     assert!(!rig.has_reported(|completion| matches!(completion, Completion::Listed(_))));
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();

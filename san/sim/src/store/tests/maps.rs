@@ -11,7 +11,8 @@ const TAG: Tag = Tag { session: 1, job: Job { slot: 4, turn: 0, part: 2 } };
 fn mapped(rig: &mut Rig, block: u64, blocks: u32) -> Map {
     // Destaging may read, and the scrub.
     rig.run();
-    let reads = |rig: &Rig| rig.asked.iter().filter(|(_, ask)| matches!(ask, Ask::Read(_))).count();
+    let reads =
+        |rig: &Rig| rig.submitted.iter().filter(|(_, request)| matches!(request, IoRequest::Read(_))).count();
     let before = reads(rig);
     rig.completions.clear();
     rig.submit(Command::Map { tag: TAG, block, blocks });
@@ -40,9 +41,9 @@ fn all(rig: &mut Rig, from: u64, end: u64) -> (Vec<Held>, u32) {
 
 fn looked_up(rig: &Rig, block: u64) -> Held {
     match rig.store.look_up(block) {
-        read::Found::Nothing => Held::Nothing,
-        read::Found::Zeroes => Held::Zeroes,
-        read::Found::Data { .. } => Held::Data,
+        read::BlockSource::Nothing => Held::Nothing,
+        read::BlockSource::Zeroes => Held::Zeroes,
+        read::BlockSource::Data { .. } => Held::Data,
     }
 }
 
@@ -85,19 +86,19 @@ proptest! {
         let mut rig = Rig::new(BLOCKS);
         let mut sequence = 0;
         for step in steps {
-            let mut entry = |rig: &mut Rig, block: u64, blocks: u32, what| {
+            let mut entry = |rig: &mut Rig, block: u64, blocks: u32, op| {
                 sequence += 1;
                 let blocks = blocks.min((BLOCKS - block) as u32);
-                rig.append(at(sequence), true, Entry { block, blocks, what });
+                rig.append(at(sequence), true, Entry { block, blocks, op });
                 rig.settle();
             };
             match step {
                 Step::Write(block, blocks) => {
                     let data = Blocks::new(vec![[block + 1; 8]; blocks as usize]);
-                    entry(&mut rig, block, blocks, What::Data(Payload { data, first: 0 }));
+                    entry(&mut rig, block, blocks, EntryOp::Data(Payload { data, first: 0 }));
                 }
-                Step::Zeroes(block, blocks) => entry(&mut rig, block, blocks, What::Zeroes),
-                Step::Trim(block, blocks) => entry(&mut rig, block, blocks, What::Trim),
+                Step::Zeroes(block, blocks) => entry(&mut rig, block, blocks, EntryOp::Zeroes),
+                Step::Trim(block, blocks) => entry(&mut rig, block, blocks, EntryOp::Trim),
                 Step::Acknowledge => rig.commit_point(at(sequence), at(sequence)),
                 Step::Destage => {
                     for _ in 0..3 {
@@ -109,7 +110,7 @@ proptest! {
                 Step::Some(answers) => {
                     rig.store.destage_soon();
                     rig.run();
-                    for _ in 0..answers.min(rig.asked.len()) {
+                    for _ in 0..answers.min(rig.submitted.len()) {
                         rig.do_one(|_| true);
                     }
                 }
@@ -157,7 +158,9 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
     let mut rig = Rig::new(64);
     rig.write(5);
     rig.destage();
-    let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is written") };
+    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else {
+        panic!("it is written")
+    };
     rig.disk.corrupt_at(area, place);
     rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3 });
     rig.settle();
@@ -172,7 +175,7 @@ fn a_large_hole_and_a_large_trim_are_told_at_once() {
     rig.write(3);
     let map = mapped(&mut rig, 0, 1 << 20);
     assert_eq!((map.ranges.len(), map.until), (1, 1 << 20));
-    let trim = Entry { block: 0, blocks: 64, what: What::Trim };
+    let trim = Entry { block: 0, blocks: 64, op: EntryOp::Trim };
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     let map = mapped(&mut rig, 0, 1 << 20);

@@ -24,13 +24,13 @@ fn a_round_with_more_slots_than_are_written_at_once_writes_all_of_them() {
     rig.commit_point(commit_point, commit_point);
     rig.store.destage_soon();
     rig.run();
-    let is_slots = |(_, ask): &&(Token, Ask<Blocks>)| matches!(ask, Ask::Write(writing) if writing.area == Area::Capacity && matches!(writing.parts[0], Part::Bytes(_)));
+    let is_slots = |(_, request): &&(Token, IoRequest<Blocks>)| matches!(request, IoRequest::Write(writing) if writing.area == Area::Capacity && matches!(writing.parts[0], Part::Bytes(_)));
     let (mut most, mut slots, mut syncs) = ([0, 0], 0, 0);
-    while !rig.asked.is_empty() {
-        let now = [rig.asked.len(), rig.asked.iter().filter(is_slots).count()];
+    while !rig.submitted.is_empty() {
+        let now = [rig.submitted.len(), rig.submitted.iter().filter(is_slots).count()];
         most = [most[0].max(now[0]), most[1].max(now[1])];
-        slots += rig.asked.iter().take(1).filter(is_slots).count();
-        syncs += usize::from(matches!(rig.asked[0].1, Ask::Sync(_)));
+        slots += rig.submitted.iter().take(1).filter(is_slots).count();
+        syncs += usize::from(matches!(rig.submitted[0].1, IoRequest::Sync(_)));
         rig.do_one(|_| true);
     }
     assert_eq!((slots, syncs), (chunks as usize, 1), "one round");

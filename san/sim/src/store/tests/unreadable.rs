@@ -10,7 +10,7 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
     ticks(&mut rig, 4);
     let whole = rig.store.scrubbed();
     assert!(whole.passes >= 1 && whole.corrupt == 0 && whole.slots == 0, "{whole:?}");
-    let read::Found::Data { area, at, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
+    let read::BlockSource::Data { area, at, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
     rig.disk.corrupt_at(area, at + 512);
     ticks(&mut rig, 4);
     let completions: Vec<_> = rig
@@ -40,7 +40,9 @@ fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
-    let read::Found::Data { area, at: place, .. } = rig.store.look_up(5) else { panic!("it is destaged") };
+    let read::BlockSource::Data { area, at: place, .. } = rig.store.look_up(5) else {
+        panic!("it is destaged")
+    };
     rig.write(5);
     // A round of a former life has brought it half to its place, and its commit point was lost.
     rig.disk.corrupt_at(area, place + 512);
@@ -101,14 +103,14 @@ fn a_slot_that_cannot_be_read_is_damage_and_the_others_are_found() {
     let mut disk = Dies { disk: rig.disk, left: 100, unreadable: [slot].into() };
     let (store, found, damage) = opened_on(&mut disk).unwrap();
     assert!(found.damaged && matches!(damage[..], [Damage::Slot { .. }]), "{damage:?}");
-    assert!(matches!(store.look_up(0), read::Found::Data { .. }));
+    assert!(matches!(store.look_up(0), read::BlockSource::Data { .. }));
 }
 
 #[test]
 fn of_what_is_destaged_together_only_what_cannot_be_read_is_lost() {
     let mut rig = Rig::new(64);
     (0..4).for_each(|block| rig.write(block));
-    let read::Found::Data { at: place, .. } = rig.store.look_up(2) else { panic!("it is in the log") };
+    let read::BlockSource::Data { at: place, .. } = rig.store.look_up(2) else { panic!("it is in the log") };
     rig.unreadable.insert(place + 1024);
     rig.destage();
     assert_eq!(rig.store.entries().count(), 0, "nothing stays in the log for it");

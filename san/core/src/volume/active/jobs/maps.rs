@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::{Active, Stage};
+use super::{Active, JobStage};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, MOST_STRIPES, Piece};
 use crate::lease::Moment;
@@ -59,7 +59,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Mapping;
+        job.stage = JobStage::Mapping;
         job.maps.clear();
         for piece in layout.pieces(job.blocks.clone()) {
             match job.maps.iter_mut().find(|question| question.piece.group == piece.group) {
@@ -83,10 +83,12 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let question = &mut job.maps[index];
         question.since = now;
-        let Some(link) = self.links.iter().find(|link| Some(link.replica) == member) else { return };
+        let Some(session) = self.sessions.iter().find(|session| Some(session.replica) == member) else {
+            return;
+        };
         question.asked = member;
         let job = Job { slot, turn: job.turn, part: index as u32 };
-        link.send(c, ToReplica::Map { job, block: piece.block, blocks: piece.blocks as u32 }, out);
+        session.send(c, ToReplica::Map { job, block: piece.block, blocks: piece.blocks as u32 }, out);
     }
 
     /// What has not been answered for a while is asked again, of another member if there is one.
@@ -95,8 +97,9 @@ impl<D: Clone> Active<D> {
             let question = &self.jobs.slots[slot as usize].maps[index];
             if question.answer.is_none() && now.since(question.since) >= c.times.resend_ns {
                 let asked = question.asked;
-                if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                    link.is_awaited(c, now);
+                if let Some(session) = self.sessions.iter_mut().find(|session| Some(session.replica) == asked)
+                {
+                    session.is_awaited(c, now);
                 }
                 self.ask_for_map(c, now, slot, index, out);
             }
@@ -113,7 +116,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
-        if job.turn != id.turn || job.stage != Stage::Mapping {
+        if job.turn != id.turn || job.stage != JobStage::Mapping {
             return;
         }
         let Some(question) = job.maps.get_mut(id.part as usize) else { return };
@@ -134,7 +137,7 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let map = joined(&layout, job.blocks.clone(), &job.maps);
         job.maps.iter_mut().for_each(|question| question.answer = None);
-        job.stage = Stage::Leases;
+        job.stage = JobStage::Leases;
         if let crate::volume::active::jobs::Work::Client(request) = &job.work {
             out.push(Action::Map { request: request.id, map });
         }

@@ -21,13 +21,13 @@ use std::ops::Range;
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
-use crate::message::{Content, Entry, Job, Payload, What};
+use crate::message::{Content, Entry, EntryOp, Job, Payload};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
 use crate::volume::active::Active;
-use crate::volume::{Action, Ask, Context, Failure, Request, RequestId, SECTORS};
+use crate::volume::{Action, Context, Failure, Request, RequestId, RequestOp, SECTORS};
 
-/// Blocks that are written anew at the same time since somebody has found them corrupt.
+/// Blocks that are written anew at the same time since they were found corrupt.
 const MENDS: usize = 16;
 
 /// Blocks that one request turns to zeroes, or trims, at a time: a replica takes an entry in one step.
@@ -37,7 +37,7 @@ const MOST_TRIMMED: u64 = 1 << 18;
 /// The jobs, in slots that are used again.
 #[derive(Debug)]
 pub(in crate::volume) struct Jobs<D> {
-    slots: Vec<State<D>>,
+    slots: Vec<JobState<D>>,
     free: Vec<u32>,
     /// Those that may begin, and those all of whose entries are acknowledged.
     ready: VecDeque<u32>,
@@ -65,11 +65,11 @@ impl<D> Default for Jobs<D> {
 }
 
 #[derive(Debug)]
-struct State<D> {
+struct JobState<D> {
     /// How often the slot was used.
     turn: u32,
     work: Work<D>,
-    stage: Stage,
+    stage: JobStage,
     /// The blocks of the volume that it touches.
     blocks: Range<u64>,
     /// What it has not written yet, of a request that has no data.
@@ -96,7 +96,7 @@ enum Work<D> {
         to: ReplicaId,
         piece: Piece,
     },
-    /// A block that somebody has found corrupt is to be written anew.
+    /// A block that was found corrupt is to be written anew.
     Mend {
         at: ReplicaId,
     },
@@ -105,7 +105,7 @@ enum Work<D> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum JobStage {
     Waiting,
     Reading,
     Mapping,
@@ -113,7 +113,7 @@ enum Stage {
     Merging,
     Repairing,
     Writing,
-    /// Waits until so many entries beside the sequence are confirmed by the target.
+    /// Waits until so many out-of-band entries are confirmed by the target.
     Copying(u64),
 }
 
@@ -126,7 +126,7 @@ struct Part<D> {
     asked: Option<ReplicaId>,
     since: Moment,
     done: bool,
-    /// Who has it with a checksum that does not match.
+    /// The replicas where its checksum does not match.
     corrupt: Vec<ReplicaId>,
     content: Option<Content<D>>,
 }
@@ -153,9 +153,9 @@ impl<D> Jobs<D> {
     /// The client of a request has gone. One that waits for what it overlaps is never begun; one that has begun is finished here,
     /// and never begun again (rule T13). Whether it is one that was not begun.
     pub(in crate::volume) fn cancel(&mut self, id: RequestId) -> bool {
-        let is_it = |job: &&mut State<D>| matches!(&job.work, Work::Client(of) if of.id == id);
+        let is_it = |job: &&mut JobState<D>| matches!(&job.work, Work::Client(of) if of.id == id);
         let Some(job) = self.slots.iter_mut().find(is_it) else { return false };
-        if job.stage != Stage::Waiting {
+        if job.stage != JobStage::Waiting {
             job.is_gone = true;
             return false;
         }
@@ -175,10 +175,10 @@ impl<D> Jobs<D> {
 
     fn take(&mut self, work: Work<D>, blocks: Range<u64>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(State {
+            self.slots.push(JobState {
                 turn: 0,
                 work: Work::Nothing,
-                stage: Stage::Waiting,
+                stage: JobStage::Waiting,
                 blocks: 0..0,
                 rest: 0..0,
                 parts: Vec::new(),
@@ -192,7 +192,7 @@ impl<D> Jobs<D> {
         });
         self.clients += usize::from(matches!(work, Work::Client(_)));
         let job = &mut self.slots[slot as usize];
-        (job.work, job.stage, job.blocks) = (work, Stage::Waiting, blocks);
+        (job.work, job.stage, job.blocks) = (work, JobStage::Waiting, blocks);
         (job.rest, job.pending) = (0..0, 0);
         (job.careful, job.was_leased, job.is_gone) = (false, false, false);
         job.parts.clear();
@@ -235,19 +235,19 @@ impl<D: Clone> Active<D> {
             return;
         }
         let mut blocks = span(&request).blocks;
-        if matches!(request.ask, Ask::Trim) {
+        if matches!(request.op, RequestOp::Trim) {
             // What does not fill a block is left as it is.
             let end = request.sector + u64::from(request.sectors);
             blocks = request.sector.div_ceil(SECTORS)..end / SECTORS;
         }
-        if matches!(request.ask, Ask::Flush) || blocks.is_empty() {
+        if matches!(request.op, RequestOp::Flush) || blocks.is_empty() {
             // What was acknowledged is durable.
             out.push(Action::Complete(request.id, Ok(())));
             return;
         }
-        let reads = matches!(request.ask, Ask::Read | Ask::Map);
+        let reads = matches!(request.op, RequestOp::Read | RequestOp::Map);
         let layout = record.layout;
-        let maps = matches!(request.ask, Ask::Map);
+        let maps = matches!(request.op, RequestOp::Map);
         blocks = if maps { maps::answered_at_once(&layout, blocks) } else { blocks };
         let mut groups = layout.pieces(blocks.clone()).map(|piece| piece.group);
         if !reads && groups.any(|group| self.has_too_few(c, group)) {
@@ -302,7 +302,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Whether it minds nobody: rule W1 or C4 is left out.
+    /// Whether it waits for nothing: rule W1 or C4 is left out.
     fn is_let_through(&self, slot: u32) -> bool {
         let is_copy = || matches!(self.jobs.slots[slot as usize].work, Work::Copy { .. });
         left_out(Rule::W1) || left_out(Rule::C4) && is_copy()
@@ -345,8 +345,8 @@ impl<D: Clone> Active<D> {
                 let job = &self.jobs.slots[slot as usize];
                 match job.stage {
                     _ if matches!(job.work, Work::Cancelled) => self.free(slot),
-                    Stage::Repairing => self.has_read(c, now, slot, out),
-                    Stage::Writing if !job.rest.is_empty() => {
+                    JobStage::Repairing => self.has_read(c, now, slot, out),
+                    JobStage::Writing if !job.rest.is_empty() => {
                         self.write_parts(c, slot, [None, None, None], out);
                     }
                     _ => self.complete_write(c, slot, out),
@@ -364,9 +364,9 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         let blocks = job.blocks.clone();
         match &job.work {
-            Work::Client(request) => match &request.ask {
-                Ask::Read => self.read(c, now, slot, &layout, &[blocks], out),
-                Ask::Write(_) | Ask::WriteZeroes => {
+            Work::Client(request) => match &request.op {
+                RequestOp::Read => self.read(c, now, slot, &layout, &[blocks], out),
+                RequestOp::Write(_) | RequestOp::WriteZeroes => {
                     let span = span(request);
                     let (first, last) = (blocks.start..blocks.start + 1, blocks.end - 1..blocks.end);
                     match (span.head, span.tail) {
@@ -376,9 +376,9 @@ impl<D: Clone> Active<D> {
                         (false, false) => self.write(c, slot, None, out),
                     }
                 }
-                Ask::Trim => self.write(c, slot, None, out),
-                Ask::Map => self.map(c, now, slot, &layout, out),
-                Ask::Flush => unreachable!("it has no blocks"),
+                RequestOp::Trim => self.write(c, slot, None, out),
+                RequestOp::Map => self.map(c, now, slot, &layout, out),
+                RequestOp::Flush => unreachable!("it has no blocks"),
             },
             Work::Copy { .. } => self.read(c, now, slot, &layout, &[blocks], out),
             Work::Mend { at } => {
@@ -394,14 +394,14 @@ impl<D: Clone> Active<D> {
     fn has_read(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         match &job.work {
-            Work::Client(request) if matches!(request.ask, Ask::Read) => {
+            Work::Client(request) if matches!(request.op, RequestOp::Read) => {
                 for part in &mut job.parts {
                     let blocks = part.piece.blocks as u32;
                     if let Some(content) = part.content.take() {
                         out.push(Action::Fill { request: request.id, at: part.at, blocks, content });
                     }
                 }
-                job.stage = Stage::Leases;
+                job.stage = JobStage::Leases;
                 if !self.finish_read(now, slot, out) {
                     self.jobs.unleased.push(slot);
                 }
@@ -411,7 +411,7 @@ impl<D: Clone> Active<D> {
                 let mut contents = job.parts.iter_mut().map(|part| part.content.take());
                 let head = if span.head { contents.next().flatten() } else { None };
                 let tail = if span.tail { contents.next().flatten() } else { None };
-                job.stage = Stage::Merging;
+                job.stage = JobStage::Merging;
                 let id = Job { slot, turn: job.turn, part: 0 };
                 let (ownership, request) = (self.ownership, request.clone());
                 out.push(Action::Merge { ownership, job: id, request, head, tail });
@@ -427,12 +427,12 @@ impl<D: Clone> Active<D> {
                 }
                 let position = self.acknowledged(group);
                 let job = &mut self.jobs.slots[slot as usize];
-                let link = self.links.iter_mut().find(|link| link.replica == to);
-                let link = link.expect("its copies end with the talk");
+                let session = self.sessions.iter_mut().find(|session| session.replica == to);
+                let session = session.expect("its copies end with the session");
                 for part in &mut job.parts {
                     let content = part.content.take().expect("all is read");
                     for entry in content.entries(part.piece.block, part.piece.blocks as u32) {
-                        job.stage = Stage::Copying(link.send_out_of_band(c, position, entry, out));
+                        job.stage = JobStage::Copying(session.send_out_of_band(c, position, entry, out));
                     }
                 }
             }
@@ -451,7 +451,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = self.jobs.slots.get(id.slot as usize);
-        if job.is_some_and(|job| job.turn == id.turn && job.stage == Stage::Merging) {
+        if job.is_some_and(|job| job.turn == id.turn && job.stage == JobStage::Merging) {
             self.write(c, id.slot, Some(data), out);
             self.go_on(c, now, out);
         }
@@ -463,33 +463,33 @@ impl<D: Clone> Active<D> {
         let blocks = job.blocks.clone();
         let Work::Client(request) = &job.work else { unreachable!("copies write nothing") };
         // Ranges of blocks, and what they get: data begins in its buffer where the range does.
-        let mut parts: [Option<(Range<u64>, What<D>)>; 3] = [None, None, None];
+        let mut parts: [Option<(Range<u64>, EntryOp<D>)>; 3] = [None, None, None];
         let rest;
-        match &request.ask {
-            Ask::Write(data) => {
+        match &request.op {
+            RequestOp::Write(data) => {
                 let data = merged.unwrap_or_else(|| data.clone());
                 rest = blocks.end..blocks.end;
-                parts[0] = Some((blocks, What::Data(Payload { data, first: 0 })));
+                parts[0] = Some((blocks, EntryOp::Data(Payload { data, first: 0 })));
             }
-            Ask::Trim => rest = blocks,
-            Ask::WriteZeroes => {
+            RequestOp::Trim => rest = blocks,
+            RequestOp::WriteZeroes => {
                 let span = span(request);
                 let (mut start, mut end) = (blocks.start, blocks.end);
                 if let Some(data) = merged {
                     if span.head {
                         let first = Payload { data: data.clone(), first: 0 };
-                        parts[0] = Some((start..start + 1, What::Data(first)));
+                        parts[0] = Some((start..start + 1, EntryOp::Data(first)));
                         start += 1;
                     }
                     if span.tail {
                         let last = Payload { data, first: u32::from(span.head) };
-                        parts[2] = Some((end - 1..end, What::Data(last)));
+                        parts[2] = Some((end - 1..end, EntryOp::Data(last)));
                         end -= 1;
                     }
                 }
                 rest = start..end;
             }
-            Ask::Read | Ask::Map | Ask::Flush => unreachable!("they write nothing"),
+            RequestOp::Read | RequestOp::Map | RequestOp::Flush => unreachable!("they write nothing"),
         }
         job.rest = rest;
         self.write_parts(c, slot, parts, out);
@@ -500,40 +500,41 @@ impl<D: Clone> Active<D> {
         &mut self,
         c: &mut Context,
         slot: u32,
-        mut parts: [Option<(Range<u64>, What<D>)>; 3],
+        mut parts: [Option<(Range<u64>, EntryOp<D>)>; 3],
         out: &mut Vec<Action<D>>,
     ) {
         let layout = c.record().expect("it owns the volume").layout;
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Writing;
-        let trims = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Trim));
+        job.stage = JobStage::Writing;
+        let trims = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Trim));
         if !job.rest.is_empty() {
-            let (most, what) = if trims { (MOST_TRIMMED, What::Trim) } else { (MOST_ZEROES, What::Zeroes) };
+            let (most, op) =
+                if trims { (MOST_TRIMMED, EntryOp::Trim) } else { (MOST_ZEROES, EntryOp::Zeroes) };
             let end = job.rest.end.min(job.rest.start + most);
-            parts[1] = Some((job.rest.start..end, what));
+            parts[1] = Some((job.rest.start..end, op));
             job.rest.start = end;
         }
         let entries = || parts.iter().flatten().flat_map(|(range, _)| layout.pieces(range.clone()));
         let count = entries().count() as u32;
-        let with_data = parts.iter().flatten().filter(|(_, what)| matches!(what, What::Data(_)));
+        let with_data = parts.iter().flatten().filter(|(_, op)| matches!(op, EntryOp::Data(_)));
         let mut with_data = with_data.flat_map(|(range, _)| layout.pieces(range.clone()));
         if with_data.any(|piece| !self.has_room(piece.group)) {
             self.complete(slot, Err(Failure::NoSpace), out);
             return;
         }
         self.jobs.slots[slot as usize].pending = count;
-        for (range, what) in parts.iter().flatten() {
+        for (range, op) in parts.iter().flatten() {
             let mut at = 0;
             for piece in layout.pieces(range.clone()) {
-                let what = match what {
-                    What::Data(payload) => {
+                let op = match op {
+                    EntryOp::Data(payload) => {
                         let first = payload.first + at;
-                        What::Data(Payload { data: payload.data.clone(), first })
+                        EntryOp::Data(Payload { data: payload.data.clone(), first })
                     }
                     other => other.clone(),
                 };
                 at += piece.blocks as u32;
-                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, what };
+                let entry = Entry { block: piece.block, blocks: piece.blocks as u32, op };
                 self.issue(c, piece.group, entry, Some(slot), out);
             }
         }
@@ -546,7 +547,7 @@ impl<D: Clone> Active<D> {
         self.enter(slot, Access::Exclusive);
     }
 
-    /// A member has found a block corrupt that nobody has asked for: it is written anew, if another has it (rule R7).
+    /// A member has found a block corrupt that no read has requested: it is written anew, if another has it (rule R7).
     pub(in crate::volume) fn found_corrupt(
         &mut self,
         c: &mut Context,
@@ -556,9 +557,9 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let record = c.record().expect("it owns the volume");
-        let Some(link) = self.links.iter().find(|link| link.replica == at) else { return };
-        let group = link.group;
-        let is_mended = |job: &State<D>| matches!(job.work, Work::Mend { .. });
+        let Some(session) = self.sessions.iter().find(|session| session.replica == at) else { return };
+        let group = session.group;
+        let is_mended = |job: &JobState<D>| matches!(job.work, Work::Mend { .. });
         let busy = self.jobs.slots.iter().filter(|job| is_mended(job)).count();
         // Who returns gets what is newest anyway. What is left out here is found again.
         let is_member = self.groups[group.0 as usize].readable.contains(&at);
@@ -578,16 +579,16 @@ impl<D: Clone> Active<D> {
             let job = &mut self.jobs.slots[slot];
             let ours = matches!(job.work, Work::Copy { to: target, .. } if target == to);
             let durable = match (job.stage, confirmed) {
-                (Stage::Copying(until), Some(confirmed)) => until <= confirmed,
+                (JobStage::Copying(until), Some(confirmed)) => until <= confirmed,
                 (_, None) => true,
                 _ => false,
             };
             if ours && durable {
                 job.turn = job.turn.wrapping_add(1);
                 ended += 1;
-                let waits = job.stage == Stage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
+                let waits = job.stage == JobStage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
                 // What it has issued is acknowledged before others may touch these blocks.
-                if waits || job.stage == Stage::Repairing {
+                if waits || job.stage == JobStage::Repairing {
                     job.work = Work::Cancelled;
                 } else {
                     self.free(slot as u32);

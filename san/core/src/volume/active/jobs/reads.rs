@@ -1,18 +1,18 @@
-//! What a job reads: from which member, again if nobody answers, and anew where a checksum does not match.
+//! What a job reads: from which member, again if it does not answer, and anew where a checksum does not match.
 //!
 //! A block whose checksum does not match is read again under exclusion, from one member after the other, and written anew
 //! (rule R7).
 
 use std::ops::Range;
 
-use super::{Active, Part, Stage, State, Work, maps};
+use super::{Active, JobStage, JobState, Part, Work, maps};
 use crate::ids::ReplicaId;
 use crate::layout::{GroupIndex, Layout, Piece};
 use crate::lease::Moment;
 use crate::message::{Content, Corrupt, Job, ToReplica};
 use crate::range::Access;
 use crate::rule::{Rule, left_out};
-use crate::volume::{Action, Ask, Context, Failure, Request, RequestId};
+use crate::volume::{Action, Context, Failure, Request, RequestId, RequestOp};
 
 /// Blocks of a read that are written anew together if one of them is corrupt: 64 KiB.
 const MENDED_TOGETHER: u64 = 16;
@@ -31,7 +31,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let job = &mut self.jobs.slots[slot as usize];
-        job.stage = Stage::Reading;
+        job.stage = JobStage::Reading;
         job.parts.clear();
         for blocks in what {
             let mut at = blocks.start - job.blocks.start;
@@ -65,7 +65,7 @@ impl<D: Clone> Active<D> {
         let blocks = self.jobs.slots[slot as usize].blocks.clone();
         let (group, block) = layout.locate(blocks.start);
         let job = &mut self.jobs.slots[slot as usize];
-        (job.stage, job.pending) = (Stage::Reading, 1);
+        (job.stage, job.pending) = (JobStage::Reading, 1);
         job.parts.clear();
         job.parts.push(Part {
             piece: Piece { group, block, blocks: 1 },
@@ -104,8 +104,9 @@ impl<D: Clone> Active<D> {
         let last = readable.iter().position(|replica| Some(*replica) == last);
         let (before, after) = readable.split_at(last.map_or(0, |last| last + 1));
         let mut candidates = after.iter().chain(before).filter(|replica| !left_out.contains(replica));
-        let open =
-            |replica: &&ReplicaId| self.links.iter().any(|link| link.replica == **replica && link.is_open());
+        let open = |replica: &&ReplicaId| {
+            self.sessions.iter().any(|session| session.replica == **replica && session.is_open())
+        };
         candidates.find(open).copied()
     }
 
@@ -117,30 +118,30 @@ impl<D: Clone> Active<D> {
         let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
         let message =
             ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
-        if let Some(link) = self.links.iter().find(|link| link.replica == replica) {
-            link.send(c, message, out);
+        if let Some(session) = self.sessions.iter().find(|session| session.replica == replica) {
+            session.send(c, message, out);
         }
     }
 
     /// The client's read for which a member was asked, in this session, to read blocks from this one on; and where these are in
-    /// it, counted from the block with its first sector. `None` if nobody waits for them any more, or not for that alone.
+    /// it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
     pub(in crate::volume) fn awaited(
         &self,
         from: ReplicaId,
-        session: u64,
+        number: u64,
         id: Job,
         block: u64,
     ) -> Option<(RequestId, u64)> {
         let job = self.jobs.slots.get(id.slot as usize)?;
-        let Work::Client(Request { id: request, ask: Ask::Read, .. }) = &job.work else { return None };
+        let Work::Client(Request { id: request, op: RequestOp::Read, .. }) = &job.work else { return None };
         let part = job.parts.get(id.part as usize)?;
-        let link = self.links.iter().find(|link| link.replica == from)?;
+        let session = self.sessions.iter().find(|session| session.replica == from)?;
         let waits = job.turn == id.turn
-            && (job.stage, job.careful) == (Stage::Reading, false)
+            && (job.stage, job.careful) == (JobStage::Reading, false)
             && (part.done, part.asked) == (false, Some(from))
             && part.corrupt.is_empty()
             && part.piece.block == block
-            && link.session == session;
+            && session.number == number;
         waits.then_some((*request, part.at))
     }
 
@@ -148,11 +149,11 @@ impl<D: Clone> Active<D> {
     pub(in crate::volume) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for slot in 0..self.jobs.slots.len() {
             let job = &self.jobs.slots[slot];
-            if job.stage == Stage::Mapping && !matches!(job.work, Work::Nothing) {
+            if job.stage == JobStage::Mapping && !matches!(job.work, Work::Nothing) {
                 self.map_again(c, now, slot as u32, out);
                 continue;
             }
-            if job.stage != Stage::Reading || matches!(job.work, Work::Nothing) {
+            if job.stage != JobStage::Reading || matches!(job.work, Work::Nothing) {
                 continue;
             }
             for part in 0..job.parts.len() {
@@ -163,8 +164,10 @@ impl<D: Clone> Active<D> {
                         break;
                     }
                     let asked = state.asked;
-                    if let Some(link) = self.links.iter_mut().find(|link| Some(link.replica) == asked) {
-                        link.is_awaited(c, now);
+                    if let Some(session) =
+                        self.sessions.iter_mut().find(|session| Some(session.replica) == asked)
+                    {
+                        session.is_awaited(c, now);
                     }
                     self.ask(c, now, slot as u32, part, out);
                 }
@@ -183,7 +186,7 @@ impl<D: Clone> Active<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let Some(job) = self.jobs.slots.get_mut(id.slot as usize) else { return };
-        if job.turn != id.turn || job.stage != Stage::Reading {
+        if job.turn != id.turn || job.stage != JobStage::Reading {
             return;
         }
         let Some(part) = job.parts.get_mut(id.part as usize).filter(|part| !part.done) else { return };
@@ -205,7 +208,7 @@ impl<D: Clone> Active<D> {
 
     fn corrupt(&mut self, c: &mut Context, now: Moment, from: ReplicaId, id: Job, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[id.slot as usize];
-        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let alone = !matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Read));
         let part = &mut job.parts[id.part as usize];
         if part.asked != Some(from) {
             return;
@@ -214,7 +217,7 @@ impl<D: Clone> Active<D> {
             // A write may just have been under way: once more, alone.
             job.careful = true;
             job.turn = job.turn.wrapping_add(1);
-            job.stage = Stage::Waiting;
+            job.stage = JobStage::Waiting;
             self.leave(id.slot);
             self.enter(id.slot, Access::Exclusive);
             return;
@@ -313,14 +316,14 @@ impl<D: Clone> Active<D> {
             self.has_read(c, now, slot, out);
             return;
         }
-        let under_way = |job: &State<D>| match job.stage {
-            Stage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
+        let under_way = |job: &JobState<D>| match job.stage {
+            JobStage::Repairing => u64::from(job.pending) * MENDED_TOGETHER,
             _ => 0,
         };
         let others: u64 = self.jobs.slots.iter().map(under_way).sum();
         let job = &mut self.jobs.slots[slot as usize];
         // Whatever else reads with care is a few blocks, and does it for their sake.
-        let is_read = matches!(&job.work, Work::Client(request) if matches!(request.ask, Ask::Read));
+        let is_read = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Read));
         let mut room = if is_read { MOST_MENDED.saturating_sub(others) } else { u64::MAX };
         let mut entries = Vec::new();
         for part in job.parts.iter_mut().filter(|part| !part.corrupt.is_empty()) {
@@ -341,14 +344,14 @@ impl<D: Clone> Active<D> {
         if left_out(Rule::R7) {
             for (group, entry, corrupt) in entries {
                 let position = self.acknowledged(group);
-                for link in self.links.iter_mut().filter(|link| corrupt.contains(&link.replica)) {
-                    link.send_out_of_band(c, position, entry.clone(), out);
+                for session in self.sessions.iter_mut().filter(|session| corrupt.contains(&session.replica)) {
+                    session.send_out_of_band(c, position, entry.clone(), out);
                 }
             }
             self.has_read(c, now, slot, out);
             return;
         }
-        job.stage = Stage::Repairing;
+        job.stage = JobStage::Repairing;
         job.pending = entries.len() as u32;
         for (group, entry, _) in entries {
             self.issue(c, group, entry, Some(slot), out);

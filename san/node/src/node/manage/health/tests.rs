@@ -1,7 +1,7 @@
 use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId};
 use loadline_san_core::layout::Layout;
-use loadline_san_core::record::{Group, State};
+use loadline_san_core::record::{Group, RecordState};
 
 use super::*;
 use crate::config::catalog::{Node, Replica, ReplicaState, VolumeState};
@@ -38,7 +38,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
         epoch: Epoch(7),
         made_by: ProposalId { by: owner, number: 1 },
         owner,
-        state: State::Active,
+        state: RecordState::Active,
         attachment: 1,
         fence: 0,
         lease_ns: 600_000_000,

@@ -13,72 +13,72 @@ use tokio::sync::mpsc;
 use crate::inbound::Inbound;
 
 /// Connections that have not introduced themselves yet. One more is closed at once; a worker tries again.
-const STRANGERS: usize = 256;
-/// Those of them that may come from one address: half, so that one host alone shuts nobody out. All workers of one
+const MOST: usize = 256;
+/// Those of them that may come from one address: half, so that one host alone cannot use all places. All workers of one
 /// machine come from one address, and those that find no place try again.
-const STRANGERS_PER_ADDRESS: usize = 128;
+const MOST_PER_ADDRESS: usize = 128;
 /// Refused connections that are reported to the controller in a second. The others are counted.
-const TOLD_PER_SECOND: u32 = 8;
+const REPORTS_PER_SECOND: u32 = 8;
 
 /// Counts connections that have not proved themselves, and refuses those beyond the bounds.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct UnauthenticatedConnections {
     inbox: mpsc::Sender<Inbound>,
     here: Mutex<HashMap<IpAddr, usize>>,
-    turned_away: Mutex<TurnedAway>,
+    refusals: Mutex<Refusals>,
 }
 
 /// How many connections were refused.
 #[derive(Debug)]
-struct TurnedAway {
+struct Refusals {
     /// How many, in all.
     count: u64,
-    /// When `told` began to count.
+    /// When `reported` began to count.
     since: Instant,
     /// How many of them were reported to the controller.
-    told: u32,
+    reported: u32,
 }
 
 /// The place of a connection that has not proved itself; dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
-    strangers: Arc<Strangers>,
+    unauthenticated: Arc<UnauthenticatedConnections>,
     address: IpAddr,
 }
 
-impl Strangers {
-    pub(crate) fn new(inbox: mpsc::Sender<Inbound>) -> Strangers {
-        let turned_away = TurnedAway { count: 0, since: Instant::now(), told: 0 };
-        Strangers { inbox, here: Mutex::default(), turned_away: Mutex::new(turned_away) }
+impl UnauthenticatedConnections {
+    pub(crate) fn new(inbox: mpsc::Sender<Inbound>) -> UnauthenticatedConnections {
+        let refusals = Refusals { count: 0, since: Instant::now(), reported: 0 };
+        UnauthenticatedConnections { inbox, here: Mutex::default(), refusals: Mutex::new(refusals) }
     }
 
     /// A place for one more, or why there is none.
     pub(crate) fn place(self: &Arc<Self>, address: IpAddr) -> Result<Place, String> {
         let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-        if here.values().sum::<usize>() >= STRANGERS {
-            return Err(format!("{STRANGERS} other connections have not sent their hello yet"));
+        if here.values().sum::<usize>() >= MOST {
+            return Err(format!("{MOST} other connections have not sent their hello yet"));
         }
         let from_there = here.entry(address).or_default();
-        if *from_there >= STRANGERS_PER_ADDRESS {
+        if *from_there >= MOST_PER_ADDRESS {
             return Err(format!(
-                "{STRANGERS_PER_ADDRESS} other connections from its address have not sent their hello yet"
+                "{MOST_PER_ADDRESS} other connections from its address have not sent their hello yet"
             ));
         }
         *from_there += 1;
-        Ok(Place { strangers: Arc::clone(self), address })
+        Ok(Place { unauthenticated: Arc::clone(self), address })
     }
 
     /// Counts a refused connection, and reports it to the controller unless too many were reported in this second. Never
     /// waits: a flood of connections takes neither memory nor the workers' place in the queue.
-    pub(crate) fn turn_away(&self, from: SocketAddr, why: String) {
-        let mut all = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn refuse(&self, from: SocketAddr, why: String) {
+        let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         all.count += 1;
         if all.since.elapsed() >= Duration::from_secs(1) {
-            (all.since, all.told) = (Instant::now(), 0);
+            (all.since, all.reported) = (Instant::now(), 0);
         }
-        if all.told < TOLD_PER_SECOND {
-            all.told += 1;
-            // If the queue is full, the workers' messages go first; the next one told carries the count.
+        if all.reported < REPORTS_PER_SECOND {
+            all.reported += 1;
+            // If the queue is full, the workers' messages go first; the next report carries the count.
             let _ = self.inbox.try_send(Inbound::Rejected { from, why, count: all.count });
         }
     }
@@ -86,7 +86,7 @@ impl Strangers {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut here = self.strangers.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut here = self.unauthenticated.here.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(from_there) = here.get_mut(&self.address) {
             *from_there -= 1;
             if *from_there == 0 {
@@ -106,45 +106,46 @@ mod tests {
 
     #[test]
     fn one_address_gets_half_of_the_places_and_gives_them_back() {
-        let strangers = Arc::new(Strangers::new(mpsc::channel(1).0));
+        let unauthenticated = Arc::new(UnauthenticatedConnections::new(mpsc::channel(1).0));
         let first: Vec<Place> =
-            (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(1)).unwrap()).collect();
-        assert!(strangers.place(address(1)).unwrap_err().contains("from its address"));
+            (0..MOST_PER_ADDRESS).map(|_| unauthenticated.place(address(1)).unwrap()).collect();
+        assert!(unauthenticated.place(address(1)).unwrap_err().contains("from its address"));
         let second: Vec<Place> =
-            (0..STRANGERS_PER_ADDRESS).map(|_| strangers.place(address(2)).unwrap()).collect();
-        assert!(strangers.place(address(3)).unwrap_err().contains("256 others"));
+            (0..MOST_PER_ADDRESS).map(|_| unauthenticated.place(address(2)).unwrap()).collect();
+        assert!(unauthenticated.place(address(3)).unwrap_err().contains("256 other connections"));
         drop(first);
-        assert!(strangers.place(address(1)).is_ok());
+        assert!(unauthenticated.place(address(1)).is_ok());
         drop(second);
-        assert!(strangers.here.lock().unwrap().is_empty(), "an address that is gone is forgotten");
+        assert!(unauthenticated.here.lock().unwrap().is_empty(), "an address that is gone is forgotten");
     }
 
     #[test]
-    fn a_flood_of_strangers_is_counted_and_does_not_fill_the_controllers_queue() {
-        let (inbox, mut told) = mpsc::channel(64);
-        let strangers = Strangers::new(inbox);
+    fn a_flood_of_connections_is_counted_and_does_not_fill_the_controllers_queue() {
+        let (inbox, mut reported) = mpsc::channel(64);
+        let unauthenticated = UnauthenticatedConnections::new(inbox);
         let from = SocketAddr::new(address(1), 1);
         for _ in 0..1000 {
-            strangers.turn_away(from, "it is a stranger".into());
+            unauthenticated.refuse(from, "it has no token".into());
         }
         let mut counts = Vec::new();
-        while let Ok(Inbound::Rejected { count, .. }) = told.try_recv() {
+        while let Ok(Inbound::Rejected { count, .. }) = reported.try_recv() {
             counts.push(count);
         }
         // A second may have passed in between on a busy machine.
-        assert!(counts.len() <= 3 * TOLD_PER_SECOND as usize && counts[..3] == [1, 2, 3], "{counts:?}");
-        assert_eq!(strangers.turned_away.lock().unwrap().count, 1000);
+        assert!(counts.len() <= 3 * REPORTS_PER_SECOND as usize && counts[..3] == [1, 2, 3], "{counts:?}");
+        assert_eq!(unauthenticated.refusals.lock().unwrap().count, 1000);
     }
 
     #[test]
     fn where_the_queue_is_full_nobody_waits() {
-        let (inbox, mut told) = mpsc::channel(1);
-        let strangers = Strangers::new(inbox);
+        let (inbox, mut reported) = mpsc::channel(1);
+        let unauthenticated = UnauthenticatedConnections::new(inbox);
         for _ in 0..3 {
-            strangers.turn_away(SocketAddr::new(address(1), 1), "x".into());
+            unauthenticated.refuse(SocketAddr::new(address(1), 1), "x".into());
         }
         assert!(
-            matches!(told.try_recv(), Ok(Inbound::Rejected { count: 1, .. })) && told.try_recv().is_err()
+            matches!(reported.try_recv(), Ok(Inbound::Rejected { count: 1, .. }))
+                && reported.try_recv().is_err()
         );
     }
 }

@@ -1,9 +1,9 @@
-//! What a person decides.
+//! Commands of an operator for a volume.
 
 use std::collections::BTreeMap;
 
 use super::takeover::Takeover;
-use super::{Action, Failure, Order, OrderError, Role, Volume};
+use super::{Action, CommandError, Failure, Role, Volume, VolumeCommand};
 use crate::ids::{Epoch, ProposalId, ReplicaId};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
@@ -11,40 +11,40 @@ use crate::record::Record;
 use crate::swap::Swap;
 
 impl<D: Clone> Volume<D> {
-    pub(super) fn order(
+    pub(super) fn command(
         &mut self,
         now: Moment,
-        order: Order,
+        command: VolumeCommand,
         out: &mut Vec<Action<D>>,
-    ) -> Result<(), OrderError> {
+    ) -> Result<(), CommandError> {
         let id = self.c.proposal();
         let active = matches!(self.role, Role::Active(_));
-        if let Order::Recover { record, survivors, promised } = order {
+        if let VolumeCommand::Recover { record, survivors, promised } = command {
             return if active {
-                Err(OrderError::Active)
+                Err(CommandError::Active)
             } else {
                 self.recover(now, *record, &survivors, promised, id, out)
             };
         }
         if self.c.is_undecided() {
-            return Err(OrderError::Busy);
+            return Err(CommandError::Busy);
         }
-        let record = self.c.record().ok_or(OrderError::NotOwner)?;
-        let next = match order {
-            _ if !active => return Err(OrderError::NotOwner),
-            Order::Recover { .. } => unreachable!("it was taken before"),
-            Order::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
-            Order::Forget { group, replica } => record.forgotten(id, group, replica)?,
-            Order::Remove { group, replica, instead } => {
-                let Role::Active(active) = &self.role else { return Err(OrderError::NotOwner) };
+        let record = self.c.record().ok_or(CommandError::NotOwner)?;
+        let next = match command {
+            _ if !active => return Err(CommandError::NotOwner),
+            VolumeCommand::Recover { .. } => unreachable!("it was taken before"),
+            VolumeCommand::Add { group, replica, home } => record.with_new(id, group, replica, home)?,
+            VolumeCommand::Forget { group, replica } => record.forgotten(id, group, replica)?,
+            VolumeCommand::Remove { group, replica, instead } => {
+                let Role::Active(active) = &self.role else { return Err(CommandError::NotOwner) };
                 if !active.can_spare(&self.c, now, group, replica, instead) {
-                    return Err(OrderError::Needed(replica));
+                    return Err(CommandError::Needed(replica));
                 }
                 record.removed(id, group, replica)?
             }
-            Order::Grow { blocks, added } => record.grown(id, blocks, &added)?,
+            VolumeCommand::Grow { blocks, added } => record.grown(id, blocks, &added)?,
         };
-        self.ordered = Some(id);
+        self.command_proposal = Some(id);
         self.c.propose(now, next, out);
         if let Role::Active(active) = &mut self.role {
             active.follow_record(&mut self.c, now, out);
@@ -61,7 +61,7 @@ impl<D: Clone> Volume<D> {
         promised: Epoch,
         id: ProposalId,
         out: &mut Vec<Action<D>>,
-    ) -> Result<(), OrderError> {
+    ) -> Result<(), CommandError> {
         // All that anybody has promised or known is passed, also what was known before an earlier recovery.
         let passed = promised.max(self.c.promised).max(self.c.epoch()).max(self.c.passed);
         let next = record.recovered(id, survivors, passed)?;
@@ -70,11 +70,11 @@ impl<D: Clone> Volume<D> {
         // How often the volume was attached is not known any more: what waits here may be older than what is left.
         self.turn_out(out);
         self.retire(now, Failure::Deposed, out);
-        if self.ordered.take().is_some() {
-            out.push(Action::Done(Err(OrderError::Superseded)));
+        if self.command_proposal.take().is_some() {
+            out.push(Action::Done(Err(CommandError::Superseded)));
         }
         self.role = Role::Takeover(Takeover::forced(now, survivors.keys().copied()));
-        self.ordered = Some(id);
+        self.command_proposal = Some(id);
         self.c.propose(now, next, out);
         Ok(())
     }

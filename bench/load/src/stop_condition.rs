@@ -1,4 +1,4 @@
-//! Limits that end a load before it hurts: the brake for production storage.
+//! Limits that end a load before it hurts, for use on production storage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
 
-/// One limit. It is looked at each second, on that second alone.
+/// One limit. It is checked each second, on that second alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", extend("examples" = ["p99>50ms", "max>2s", "errors>0"]))]
@@ -152,7 +152,7 @@ impl Watch {
                 if let Some(oldest) = late.clone().max() {
                     let (count, age) = (late.count(), oldest.as_secs());
                     why +=
-                        &format!("; {count} I/Os had not completed at its end, one of them for {age:.1} s");
+                        &format!("; at the end of this second {count} late I/Os had not completed, the oldest after {age:.1} s");
                 }
                 Some(why)
             }
@@ -191,7 +191,9 @@ mod tests {
         hung.still_out([Nanos(3 * Nanos::SECOND.0)].into_iter());
         assert!(!hung.tripped());
         assert!(
-            hung.judge(&[]).unwrap().contains("1 I/Os had not completed at its end, one of them for 3.0 s")
+            hung.judge(&[])
+                .unwrap()
+                .contains("at the end of this second 1 late I/Os had not completed, the oldest after 3.0 s")
         );
         assert!(hung.tripped() && hung.judge(&[]).is_none(), "each second is judged alone");
     }

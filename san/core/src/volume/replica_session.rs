@@ -1,4 +1,4 @@
-//! An owner's talk with one replica: its session, what was sent, and what must be sent again.
+//! An owner's session with one replica: what was sent, and what must be sent again.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
-use crate::message::{Entry, FromOwner, FromReplica, Progress, ToReplica, What};
+use crate::message::{Entry, EntryOp, FromOwner, FromReplica, Progress, ToReplica};
 use crate::pipeline::Pipeline;
 use crate::rule::{Rule, left_out};
 
@@ -19,9 +19,9 @@ pub(super) struct Issued<D> {
     pub(super) job: Option<u32>,
 }
 
-/// How the talk stands.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SessionState {
     /// A session was asked for with `Hello`.
     Greeting,
     /// A session was asked for with `Seal`, and its report has not come.
@@ -34,12 +34,12 @@ pub(super) enum State {
 
 /// An owner's session with one replica: what was sent, what was acknowledged, and what must be sent again.
 #[derive(Debug)]
-pub(super) struct Link<D> {
+pub(super) struct ReplicaSession<D> {
     pub(super) replica: ReplicaId,
     pub(super) node: NodeId,
     pub(super) group: GroupIndex,
-    pub(super) state: State,
-    pub(super) session: u64,
+    pub(super) state: SessionState,
+    pub(super) number: u64,
     process: Incarnation,
     /// When the session was last asked for.
     asked: Moment,
@@ -65,24 +65,24 @@ pub(super) struct Link<D> {
     received: Sequence,
     /// The next entry to send.
     pub(super) next: Sequence,
-    /// What was sent beside the sequence and is not confirmed, and the number of the first of it.
+    /// What was sent out of band and is not confirmed, and the number of the first of it.
     out_of_band: VecDeque<(Position, Entry<D>)>,
     first_out_of_band: u64,
-    /// How many of `beside` have been confirmed over all sessions, for who waits for them.
+    /// The number of out-of-band entries that were confirmed over all sessions, for the jobs that wait for them.
     pub(super) confirmed: u64,
     /// The last heartbeat: when, and what had been sent then.
     beat: Option<(Moment, Sequence, u64)>,
     beaten: Option<Moment>,
 }
 
-impl<D: Clone> Link<D> {
-    pub(super) fn new(replica: ReplicaId, node: NodeId, group: GroupIndex, now: Moment) -> Link<D> {
-        Link {
+impl<D: Clone> ReplicaSession<D> {
+    pub(super) fn new(replica: ReplicaId, node: NodeId, group: GroupIndex, now: Moment) -> ReplicaSession<D> {
+        ReplicaSession {
             replica,
             node,
             group,
-            state: State::Greeting,
-            session: 0,
+            state: SessionState::Greeting,
+            number: 0,
             process: Incarnation(0),
             asked: now,
             last_answer: now,
@@ -105,7 +105,7 @@ impl<D: Clone> Link<D> {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == SessionState::Open
     }
 
     fn header(&self, c: &Context) -> FromOwner {
@@ -114,7 +114,7 @@ impl<D: Clone> Link<D> {
             replica: self.replica,
             owner: c.me,
             epoch: c.mine,
-            session: self.session,
+            session: self.number,
             process: self.process,
         }
     }
@@ -124,9 +124,15 @@ impl<D: Clone> Link<D> {
     }
 
     /// Begins a session.
-    pub(super) fn greet(&mut self, c: &mut Context, now: Moment, state: State, out: &mut Vec<Action<D>>) {
+    pub(super) fn greet(
+        &mut self,
+        c: &mut Context,
+        now: Moment,
+        state: SessionState,
+        out: &mut Vec<Action<D>>,
+    ) {
         c.sessions += 1;
-        self.session = c.sessions;
+        self.number = c.sessions;
         (self.process, self.salvages) = (Incarnation(0), false);
         self.state = state;
         (self.beat, self.beaten, self.returned) = (None, None, false);
@@ -148,7 +154,7 @@ impl<D: Clone> Link<D> {
         }
         self.salvages = true;
         c.sessions += 1;
-        (self.session, self.process, self.state) = (c.sessions, from.process, State::Sealing);
+        (self.number, self.process, self.state) = (c.sessions, from.process, SessionState::Sealing);
         self.ask(c, now, out);
         true
     }
@@ -161,7 +167,7 @@ impl<D: Clone> Link<D> {
         let history =
             c.record().zip(group).map(|(record, group)| record.history_of(group)).unwrap_or_default();
         let message = match self.state {
-            State::Sealing => ToReplica::Seal { member_since, history, salvage: self.salvages },
+            SessionState::Sealing => ToReplica::Seal { member_since, history, salvage: self.salvages },
             _ => ToReplica::Hello { member_since, history },
         };
         self.send(c, message, out);
@@ -174,7 +180,7 @@ impl<D: Clone> Link<D> {
 
     /// Asks again for a session that has not been answered for a while.
     pub(super) fn ask_again(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
-        let waiting = matches!(self.state, State::Greeting | State::Sealing);
+        let waiting = matches!(self.state, SessionState::Greeting | SessionState::Sealing);
         if waiting && now.since(self.asked) >= c.times.resend_ns {
             self.ask(c, now, out);
         }
@@ -182,25 +188,26 @@ impl<D: Clone> Link<D> {
 
     /// Whether a message belongs to this session. Another life of the process is another session.
     pub(super) fn is_ours(&self, from: &FromReplica) -> bool {
-        from.session == self.session
-            && (matches!(self.state, State::Greeting | State::Sealing) || from.process == self.process)
+        from.session == self.number
+            && (matches!(self.state, SessionState::Greeting | SessionState::Sealing)
+                || from.process == self.process)
     }
 
     /// Whether it comes from this session, and from a later life of the process than the one that opened it.
     pub(super) fn has_restarted(&self, from: &FromReplica) -> bool {
-        self.is_open() && from.session == self.session && from.process > self.process
+        self.is_open() && from.session == self.number && from.process > self.process
     }
 
-    /// The session is open. What was sent beside the sequence in former ones is sent again.
+    /// The session is open. What was sent out of band in former ones is sent again.
     pub(super) fn opened(&mut self, c: &Context, from: &FromReplica, now: Moment, out: &mut Vec<Action<D>>) {
-        self.state = State::Open;
+        self.state = SessionState::Open;
         self.process = from.process;
         (self.last_answer, self.moved, self.unanswered) = (now, now, None);
         (self.received, self.first_out_of_band) = (Sequence(0), 1);
         self.resend_out_of_band(c, 1, out);
     }
 
-    /// Sends entries of this ownership from `self.next` on: those that are issued. To who returns and is full, an entry with
+    /// Sends entries of this ownership from `self.next` on: those that are issued. To a returning replica that is full, an entry with
     /// nothing in it takes the place of data, which is copied when there is room (rule C11).
     pub(super) fn send_entries(
         &mut self,
@@ -212,13 +219,13 @@ impl<D: Clone> Link<D> {
     ) {
         let commit_point = pipeline.acknowledged();
         while let Some(issued) = pipeline.entry(self.next) {
-            let has_data = matches!(issued.entry.what, What::Data(_));
+            let has_data = matches!(issued.entry.op, EntryOp::Data(_));
             let entry = match &mut returning {
                 Some(returning) if has_data && self.full && returning.puts_off() => {
                     if !left_out(Rule::C11) {
                         returning.put_off(issued.entry.range());
                     }
-                    Entry { block: 0, blocks: 0, what: What::Open }
+                    Entry { block: 0, blocks: 0, op: EntryOp::Open }
                 }
                 _ => issued.entry.clone(),
             };
@@ -227,7 +234,7 @@ impl<D: Clone> Link<D> {
         }
     }
 
-    /// Sends an entry beside the sequence. Returns what [`Link::confirmed`] will be when it is durable.
+    /// Sends an entry out of band. Returns what [`ReplicaSession::confirmed`] will be when it is durable.
     pub(super) fn send_out_of_band(
         &mut self,
         c: &Context,
@@ -243,7 +250,7 @@ impl<D: Clone> Link<D> {
         self.confirmed + self.out_of_band.len() as u64
     }
 
-    /// Sends what was sent beside the sequence again, from this number on.
+    /// Sends what was sent out of band again, from this number on.
     fn resend_out_of_band(&self, c: &Context, from: u64, out: &mut Vec<Action<D>>) {
         for (number, (position, entry)) in (self.first_out_of_band..).zip(&self.out_of_band) {
             if number >= from {
@@ -253,7 +260,7 @@ impl<D: Clone> Link<D> {
         }
     }
 
-    /// Nothing that was sent beside the sequence is wanted any more.
+    /// Nothing that was sent out of band is wanted any more.
     pub(super) fn drop_out_of_band(&mut self) {
         self.first_out_of_band += self.out_of_band.len() as u64;
         self.out_of_band.clear();
@@ -264,7 +271,7 @@ impl<D: Clone> Link<D> {
         self.moved = now;
     }
 
-    /// Who asked was stopped: what it has said meanwhile is still to be read.
+    /// This process was stopped: what the replica has sent meanwhile is still to be read.
     pub(super) fn wait_anew(&mut self, now: Moment) {
         (self.last_answer, self.moved, self.unanswered) = (now, now, None);
     }
@@ -294,7 +301,7 @@ impl<D: Clone> Link<D> {
         self.is_open() && (mute || now.since(self.moved) >= limit)
     }
 
-    /// Whether all that was sent beside the sequence is durable.
+    /// Whether all that was sent out of band is durable.
     pub(super) fn out_of_band_is_durable(&self) -> bool {
         self.out_of_band.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Receiving what is likely: who has sent messages of one head and one length of data for a while goes on so. Their data is received
+//! Receiving what is likely: a sender of messages of one head and one length of data goes on so for a while. Their data is received
 //! where it stays, and each head beside it; from a stage it would have to be copied once more.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ pub(crate) const MOST: usize = 16;
 
 /// Messages of one shape that were likely, as they were received: head and data by turns, whatever they turn out to be.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct ReceiveAhead {
     shape: Shape,
     /// Room for the heads of all.
     heads: Box<[u8]>,
@@ -24,13 +24,13 @@ pub(crate) struct Ahead {
     bytes: usize,
 }
 
-impl Ahead {
+impl ReceiveAhead {
     /// Room for so many messages of this shape. `None` if there is no memory.
-    pub(crate) fn new(messages: usize, shape: Shape, pool: &Pool) -> Option<Ahead> {
+    pub(crate) fn new(messages: usize, shape: Shape, pool: &Pool) -> Option<ReceiveAhead> {
         let messages = messages.min(MOST);
         let blocks = shape.data.div_ceil(BLOCK_BYTES) as u32;
         let data = (0..messages).map(|_| pool.take(blocks).ok()).collect::<Option<_>>()?;
-        Some(Ahead { shape, heads: vec![0; messages * shape.head].into(), first: 0, data, bytes: 0 })
+        Some(ReceiveAhead { shape, heads: vec![0; messages * shape.head].into(), first: 0, data, bytes: 0 })
     }
 
     /// Where the next bytes are to be received, in this order.
