@@ -10,6 +10,7 @@
 //! | `identity` | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
+//! | [`steps`] | changes that are too many for one commit |
 //! | [`url`] | where a store is |
 //! | [`watch`] | notices that something may have changed |
 //! | `memory`, `conformance` | for tests: a store in memory, and the suite that every store must pass |
@@ -25,6 +26,7 @@ mod identity;
 pub(crate) mod memory;
 pub mod service;
 pub mod sqlite;
+pub mod steps;
 pub mod url;
 pub mod watch;
 

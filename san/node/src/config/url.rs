@@ -28,6 +28,13 @@ impl StoreUrl {
     }
 }
 
+impl StoreUrl {
+    /// Whether the store is a service that nodes reach over a network. Otherwise it is a file of this machine.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, StoreUrl::Etcd(_))
+    }
+}
+
 impl From<&Path> for StoreUrl {
     fn from(path: &Path) -> StoreUrl {
         StoreUrl::Sqlite(path.to_owned())

@@ -1,5 +1,7 @@
 //! A real etcd, on this machine, for tests.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 const STARTS: Duration = Duration::from_secs(30);
 
 /// Members of an etcd. They end, and their data are removed, when this is dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     folder: tempfile::TempDir,
     ports: Vec<(u16, u16)>,
     members: Mutex<Vec<Option<Child>>>,
@@ -19,18 +21,18 @@ pub(super) struct Server {
 }
 
 /// A port that is free now.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port is free").port()
 }
 
 impl Server {
     /// Starts an etcd of so many members.
-    pub(super) fn start(members: usize) -> Server {
+    pub(crate) fn start(members: usize) -> Server {
         Server::with(members, &[])
     }
 
     /// Starts one whose members have these options.
-    pub(super) fn with(members: usize, options: &[&str]) -> Server {
+    pub(crate) fn with(members: usize, options: &[&str]) -> Server {
         let server = Server {
             folder: tempfile::tempdir().expect("there is room"),
             ports: (0..members).map(|_| (free_port(), free_port())).collect(),
@@ -43,12 +45,12 @@ impl Server {
     }
 
     /// Where the member serves clients.
-    pub(super) fn endpoint(&self, member: usize) -> String {
+    pub(crate) fn endpoint(&self, member: usize) -> String {
         format!("127.0.0.1:{}", self.ports[member].0)
     }
 
     /// Where all members serve clients, as in a URL.
-    pub(super) fn endpoints(&self) -> String {
+    pub(crate) fn endpoints(&self) -> String {
         (0..self.ports.len()).map(|member| self.endpoint(member)).collect::<Vec<_>>().join(",")
     }
 
@@ -92,7 +94,7 @@ impl Server {
     }
 
     /// Kills a member.
-    pub(super) fn kill(&self, member: usize) {
+    pub(crate) fn kill(&self, member: usize) {
         if let Some(mut child) = self.members.lock().unwrap()[member].take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -100,19 +102,19 @@ impl Server {
     }
 
     /// Sends a signal to the process of a member.
-    pub(super) fn signal(&self, member: usize, signal: nix::sys::signal::Signal) {
+    pub(crate) fn signal(&self, member: usize, signal: nix::sys::signal::Signal) {
         let id = self.members.lock().unwrap()[member].as_ref().expect("it runs").id();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(id as i32), signal).expect("it runs");
     }
 
     /// Starts a member again.
-    pub(super) fn restart(&self, member: usize) {
+    pub(crate) fn restart(&self, member: usize) {
         self.spawn(member);
         self.wait(member);
     }
 
     /// Runs `etcdctl`. Whether it succeeded.
-    pub(super) fn etcdctl(&self, arguments: &[&str]) -> bool {
+    pub(crate) fn etcdctl(&self, arguments: &[&str]) -> bool {
         let run = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(arguments)
@@ -122,8 +124,16 @@ impl Server {
         run.expect("etcdctl is installed: './dev setup --tests' does that").success()
     }
 
+    /// What `etcdctl` prints. It must succeed.
+    pub(crate) fn output(&self, arguments: &[&str]) -> String {
+        let run = Command::new("etcdctl").env("ETCDCTL_API", "3").args(arguments).output();
+        let output = run.expect("etcdctl is installed: './dev setup --tests' does that");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Takes a backup of the only member. The returned function puts it in place of what is there then, as the manual of etcd says.
-    pub(super) fn backup(&self) -> impl FnOnce(&Server) + use<> {
+    pub(crate) fn backup(&self) -> impl FnOnce(&Server) + use<> {
         let file = self.folder.path().join("backup");
         let _ = std::fs::remove_file(&file);
         let path = |path: &Path| path.to_str().expect("it is ASCII").to_owned();
