@@ -224,7 +224,7 @@ fn what_cannot_be_opened_is_said(ceph: &Ceph) {
         (of("&namespace=n"), read, 2, vec!["namespace \"n\"", "rbd ls bench/n"]),
         (ceph.uri("disk1@snap"), read, 2, vec!["snapshot is not measured"]),
         (of("&keyring=/nowhere/keyring"), read, 2, vec!["/nowhere/keyring", "cannot be read"]),
-        (of("&user=reader"), read, 2, vec!["does not let client.reader in", "?keyring="]),
+        (of("&user=reader"), read, 2, vec!["refuses client.reader", "?keyring="]),
         (of(&format!("&user=stranger&keyring={admin}")), read, 2, vec!["client.stranger", "?keyring="]),
         (
             of(&format!("&user=nobody&keyring={nobody}")),
@@ -246,7 +246,7 @@ fn what_cannot_be_opened_is_said(ceph: &Ceph) {
     let wrong = ceph.0.join("wrong.keyring");
     fs::write(&wrong, fs::read_to_string(&nobody).unwrap().replace("nobody", "reader")).unwrap();
     let target = of(&format!("&user=reader&keyring={}", wrong.display()));
-    bench(&target, &["-p", read]).refused(2, &["does not let client.reader in"]);
+    bench(&target, &["-p", read]).refused(2, &["refuses client.reader"]);
     without_the_library(&of(""));
     a_cache_of_the_image_is_refused(ceph);
 }

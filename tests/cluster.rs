@@ -245,10 +245,10 @@ fn a_copy_that_missed_something_does_not_serve_alone() {
     cluster.kill(2);
     cluster.start_node(1);
     let shown = cluster.wait_until("disk", "waiting", Duration::from_secs(10));
-    assert!(shown.contains("only on node-2"), "it says why: {shown}");
+    assert!(shown.contains("only at node-2"), "it says why: {shown}");
     std::thread::sleep(Duration::from_secs(4));
     let shown = cluster.wait_until("disk", "waiting", Duration::from_secs(1));
-    assert!(shown.contains("only on node-2"), "it still waits: {shown}");
+    assert!(shown.contains("only at node-2"), "it still waits: {shown}");
     cluster.start_node(2);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     journal.check(&cluster.addresses(), "disk");
@@ -443,7 +443,7 @@ fn what_an_older_configuration_does_not_know_is_not_overwritten() {
     cluster.start_node(1);
     let another = ["volume", "create", "another", "--size", "16MiB", "--copies", "1"];
     let (code, text) = cluster.try_loadline(&another);
-    assert!(code != 0 && text.contains("restored from an older copy"), "{text}");
+    assert!(code != 0 && text.contains("an older copy of the configuration was put back"), "{text}");
     // The newer one is found.
     cluster.kill(1);
     copy("newer.db", "cluster.db");

@@ -120,7 +120,7 @@ repeats = 1
     for (wrong, right, part) in [
         ("kill = \"", "freeze = \"", "there is no command for it; give one under commands, as kill"),
         ("node = \"san-2\" }, {", "node = \"san-3\" }, {", "there is no node san-3"),
-        ("health = \"", "# \"", "nothing tells when they are in sync"),
+        ("health = \"", "# \"", "this storage has no way to report that"),
         ("return = \"", "retrun = \"", "did you mean return"),
     ] {
         fs::write(&study, text.replacen(wrong, right, 1)).unwrap();

@@ -39,7 +39,7 @@ fn a_generator_reads_what_it_wrote_and_a_second_one_is_refused() {
         let first = scope.spawn(|| bench(&cluster, &["-p", "B4-T1-O4-W0-PR", "--for", "9s"]));
         std::thread::sleep(Duration::from_millis(1500));
         let (code, said) = bench(&cluster, &["-p", "B4-T1-O1-W0-PR", "--for", "1s"]);
-        assert!(code == 1 && said.contains("one front-end at a time"), "{code}: {said}");
+        assert!(code == 1 && said.contains("one front end at a time"), "{code}: {said}");
         first.join().expect("it ends")
     });
     assert!(first.0 == 0 || first.0 == 3, "nothing happened to the first: {}", first.1);

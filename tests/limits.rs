@@ -94,7 +94,7 @@ fn too_few_addresses_are_named() {
     for limit in ["--as=209715200", "--as=524288000"] {
         let limit = format!("{limit}:{}", limit.trim_start_matches("--as="));
         let (code, said) = ended(limited(&[&limit]).args(["san", "serve", "--config", &config]));
-        assert!(code == Some(2) && said.contains("addresses (RLIMIT_AS)"), "{code:?}: {said}");
+        assert!(code == Some(2) && said.contains("address space (RLIMIT_AS)"), "{code:?}: {said}");
     }
     // Only the soft limit: it is raised.
     serves(&mut limited(&["--as=524288000:unlimited"]), &config, || {});

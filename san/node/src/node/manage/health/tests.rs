@@ -210,11 +210,11 @@ fn what_is_waited_for_is_named() {
         cluster.reports.insert(node, gone());
     }
     cluster
-        .must(Health::Waiting, "every write of group 0 is only on node-1 (does not answer) and node-2 (does");
+        .must(Health::Waiting, "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does");
     cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
     cluster.must(Health::Waiting, "and node-2 (is mute)");
     cluster.volume.attached = None;
-    cluster.must(Health::Waiting, "every write of group 0 is only on");
+    cluster.must(Health::Waiting, "every write of group 0 is stored only at");
 }
 
 #[test]
