@@ -204,7 +204,9 @@ fn a_study_searches_its_load_line_decides_and_can_be_analysed() {
     fs::write(&study, content).unwrap();
     let plan = run(["run", text(&study), "--plan"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
-    for part in ["searches after these steps: the most I/Os outstanding", "to decide: fleet >=", "until it is steady"] {
+    for part in
+        ["searches after these steps: the most I/Os outstanding", "to decide: fleet >=", "until it is steady"]
+    {
         assert!(plan.out.contains(part), "no \"{part}\" in {}", plan.out);
     }
     let out = place.path().join("run");

@@ -201,7 +201,10 @@ fn a_listener_that_is_no_controller_is_given_up_with_its_name() {
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(&[&6u32.to_be_bytes()[..], b"\"what\""].concat()).unwrap();
     let error = worker.join().unwrap().unwrap_err();
-    assert!(error.message.contains(&address) && error.message.contains("not a Loadline controller"), "{error}");
+    assert!(
+        error.message.contains(&address) && error.message.contains("not a Loadline controller"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -27,7 +27,7 @@ use neighbours::{Candidate, Neighbours};
 
 /// What limits every comparison, for the reader, in one sentence.
 pub const CAVEAT: &str = "data sheets state what a new drive does at its best queue depth, without copies; \
-    clusters differ in everything else. See docs/orientation.md";
+    clusters differ in everything else. See docs/explanation/orientation.md";
 
 /// A load is compared if it works on so many bytes for each node of the storage, or on more: caches of drives have up to 512 MiB or so.
 const LEAST_WORKING_SET: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! `docs/orientation.md` lists what `known.toml` has, entry by entry.
+//! `docs/explanation/orientation.md` lists what `known.toml` has, entry by entry.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ const BEGIN: &str =
 const END: &str = "<!-- End of the tables -->\n";
 
 fn sources(sources: &[Source]) -> String {
-    let one = |source: &Source| match source.address.strip_prefix("docs/") {
+    let one = |source: &Source| match source.address.strip_prefix("docs/explanation/") {
         Some(page) => format!("[{}]({page})", source.title),
         None if source.address.starts_with("https://") => format!("[{}]({})", source.title, source.address),
         None => format!("{} ({})", source.title, source.address),
@@ -86,7 +86,7 @@ fn tables(known: &Known) -> String {
 /// To bring the page up to date: run this test with `UPDATE_DOCS=1` in the environment.
 #[test]
 fn the_page_lists_every_published_figure() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/orientation.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/explanation/orientation.md");
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("where the tables begin");
     let (there, after) = rest.split_once(END).expect("where the tables end");
@@ -95,6 +95,12 @@ fn the_page_lists_every_published_figure() {
         fs::write(&path, format!("{before}{BEGIN}{tables}{END}{after}")).unwrap();
         return;
     }
-    assert!(there == tables, "docs/orientation.md is out of date: run this test with UPDATE_DOCS=1");
-    assert!(CAVEAT.contains("docs/orientation.md"), "the page is named where figures are compared");
+    assert!(
+        there == tables,
+        "docs/explanation/orientation.md is out of date: run this test with UPDATE_DOCS=1"
+    );
+    assert!(
+        CAVEAT.contains("docs/explanation/orientation.md"),
+        "the page is named where figures are compared"
+    );
 }

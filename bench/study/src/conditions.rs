@@ -157,7 +157,7 @@ mod tests {
             Plan::of(&parse("s.toml", &text).unwrap()).map_err(|e| e.message)
         };
         rest(&format!("{HEALTHY}{DOWN}")).unwrap();
-        assert!(rest("").unwrap_err().contains("no node is ever gone"));
+        assert!(rest("").unwrap_err().contains("no node is ever lost"));
         let varied = rest(&format!("[vary]\nworkers = [1, 2]\n{HEALTHY}{DOWN}"));
         assert!(varied.unwrap_err().contains("two reasons"));
     }
@@ -187,7 +187,7 @@ mod tests {
                 ["1", "2"]
                     .map(|n| DOWN.replace("one-down", n).replace("node-3", &format!("node-{n}")))
                     .concat(),
-                "2 nodes at once may have all copies",
+                "the 2 nodes that have faults at the same time may hold all copies",
             ),
             (DOWN.replace("node-3", "node-03"), "there is no node node-03"),
             (DOWN.replace("kill", "return"), "no fault of this node came before"),

@@ -166,7 +166,10 @@ mod tests {
             (format!("{kill}, {}", back.replace("30s", "5s")), "in the order of time"),
             (format!("{kill}, {kill}"), "let the node return first"),
             (kill.replace("node-3", "node-4"), "there is no node node-4"),
-            (format!("{kill}, {}", kill.replace("node-3", "node-2")), "2 nodes at once may have all copies"),
+            (
+                format!("{kill}, {}", kill.replace("node-3", "node-2")),
+                "the 2 nodes that have faults at the same time may hold all copies",
+            ),
             (kill.replace("kill", "explode"), "explode"),
         ] {
             let message = plan(&faults).unwrap_err();

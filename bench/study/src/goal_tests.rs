@@ -438,11 +438,11 @@ fn policies_share_one_cluster_that_has_room_for_all_of_them() {
         Plan::of(&parse("s.toml", &text).unwrap()).map(|_| ()).map_err(|error| error.message)
     };
     let small = "log = \"32MiB\"";
-    assert!(plan("B4100-T1-O1-W100-PS", small).unwrap_err().contains("4MiB are the most"));
+    assert!(plan("B4100-T1-O1-W100-PS", small).unwrap_err().contains("at most 4MiB"));
     assert_eq!(plan("B4100-T1-O1-W0-PS", small), Ok(()), "reads by shared memory may be longer");
     let by_nbd = format!("{small}, access = \"nbd\"");
-    assert!(plan("B4100-T1-O1-W0-PS", &by_nbd).unwrap_err().contains("4MiB are the most"));
-    assert!(plan("B33000-T1-O1-W100-PS", "log = \"1GiB\"").unwrap_err().contains("32MiB are the most"));
+    assert!(plan("B4100-T1-O1-W0-PS", &by_nbd).unwrap_err().contains("at most 4MiB"));
+    assert!(plan("B33000-T1-O1-W100-PS", "log = \"1GiB\"").unwrap_err().contains("at most 32MiB"));
 }
 
 #[test]
@@ -454,12 +454,17 @@ fn what_is_refused_before_anything_is_done() {
     let image = "name = \"s\"\nprofiles = [\"B4-T1-O1-W100-PR\"]\n[target]\ndevices = [\"DISK\"]\n[fleet]\njoin = 1\n";
     let joined = |disk: &str| Plan::of(&parse("s.toml", &image.replace("DISK", disk)).unwrap()).map(|_| ());
     assert_eq!(joined("rbd:pool/image"), Ok(()), "it is the same disk from every host");
-    assert!(joined("nbd://127.0.0.1/disk").unwrap_err().message.contains("another host's disk"));
+    assert!(
+        joined("nbd://127.0.0.1/disk").unwrap_err().message.contains("on another host could be overwritten")
+    );
     let read = "profiles = [\"B4-T1-O1-W0-PR\"]\n";
     let write = "profiles = [\"B4-T1-O1-W100-PR\"]\n";
     let ceiling = "[[ceilings.node]]\nname = \"x\"\ndevices = [\"/dev/x\"]\n";
     for (text, part) in [
-        (format!("{write}[target]\nfolder = \"/x\"\n[fleet]\njoin = 1\n{ceiling}"), "another host's disk"),
+        (
+            format!("{write}[target]\nfolder = \"/x\"\n[fleet]\njoin = 1\n{ceiling}"),
+            "on another host could be overwritten",
+        ),
         (format!("{read}{ceiling}"), "there is no such node; the fleet has node-1"),
         (format!("load_line = {{ percentile = 99, limit = \"0s\" }}\n{read}"), "a limit of 0"),
         (format!("{read}[vary]\nfill_level = [\"25%\"]\n"), "at 25 % full it would reach 100 %"),

@@ -314,7 +314,7 @@ mod tests {
             (format!("{read}{devices}[phases]\nfill = true"), "fill writes"),
         ] {
             let message = plan(&text).unwrap_err().message;
-            assert!(message.contains(part) && message.contains("Say folder instead"), "{message}");
+            assert!(message.contains(part) && message.contains("Use folder instead of devices"), "{message}");
         }
         assert!(plan(&format!("{TWO}{}", joined("folder = \"/x\""))).is_ok());
         assert!(plan(&format!("{TWO}{}", joined("devices = [\"null:1GiB\", \"null:1GiB\"]"))).is_ok());

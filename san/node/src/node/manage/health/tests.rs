@@ -209,8 +209,10 @@ fn what_is_waited_for_is_named() {
     for node in [2, 3] {
         cluster.reports.insert(node, gone());
     }
-    cluster
-        .must(Health::Waiting, "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does");
+    cluster.must(
+        Health::Waiting,
+        "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does",
+    );
     cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
     cluster.must(Health::Waiting, "and node-2 (is mute)");
     cluster.volume.attached = None;
@@ -241,7 +243,7 @@ fn a_copy_that_follows_an_owner_whom_the_record_does_not_have_blocks_the_volume_
     cluster.node(2).replicas[0].epoch = Some(6);
     cluster.must(
         Health::Blocked,
-        "the copy at node-2 follows node-3 at epoch 6, and by the configuration store node-1 owned it then",
+        "the copy at node-2 follows node-3 at epoch 6, but according to the configuration store node-1 owned the volume at that epoch",
     );
     cluster.must(Health::Blocked, "an older configuration was put back");
     // A person has decided since.
@@ -259,6 +261,6 @@ fn a_node_that_blocks_what_another_serves_is_heard() {
     (of.doing, of.blocked) = (Doing::Blocked, Some("the store held epoch 8".into()));
     cluster.must(
         Health::Unknown,
-        "node-2 reports: the store held epoch 8. If what node-1 serves is right, start node-2 again",
+        "node-2 reports: the store held epoch 8. If the copies that node-1 serves are the right ones, restart node-2",
     );
 }
