@@ -24,9 +24,6 @@ const READS: Duration = Duration::from_secs(2);
 const COMMITS: Duration = Duration::from_secs(5);
 /// A connection that has answered so recently carries a commit without being tried first.
 const FRESH: Duration = Duration::from_millis(500);
-/// How often an idle connection is tried, and how long it may be silent then. Without that a member whose host is gone would be noticed
-/// only by the next request.
-const ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 /// Keys in one answer: values are small, and an answer may have a few MiB.
 const PAGE: i64 = 500;
 /// Bytes of an answer, at most.
@@ -37,11 +34,8 @@ pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Clien
     let connected = timeout(CONNECTS, async {
         let scheme = if address.ca().is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{member}")).map_err(|error| why(&error))?;
-        let mut endpoint = endpoint
-            .connect_timeout(CONNECTS)
-            .http2_keep_alive_interval(ALIVE.0)
-            .keep_alive_timeout(ALIVE.1)
-            .keep_alive_while_idle(true);
+        // No pings: etcd disconnects a client that sends them more often than every five seconds, or while it asks for nothing.
+        let mut endpoint = endpoint.connect_timeout(CONNECTS);
         if let Some(ca) = address.ca() {
             let read = |path: &std::path::Path| {
                 std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))

@@ -1,5 +1,6 @@
 //! The store against a real etcd: the suite that every store must pass, and what only an etcd does.
 
+mod proof;
 mod proxy;
 mod server;
 

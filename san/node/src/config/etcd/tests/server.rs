@@ -18,6 +18,8 @@ pub(crate) struct Server {
     members: Mutex<Vec<Option<Child>>>,
     /// Options of each member.
     options: Vec<String>,
+    /// The files with which clients connect by TLS: the authority's certificate, a client's, and its key.
+    tls: Option<[PathBuf; 3]>,
 }
 
 /// A port that is free now.
@@ -33,11 +35,26 @@ impl Server {
 
     /// Starts one whose members have these options.
     pub(crate) fn with(members: usize, options: &[&str]) -> Server {
+        Server::launch(members, options, None)
+    }
+
+    /// Starts one of a single member that serves clients by TLS only, and only those with a certificate. `server` are the certificate
+    /// and the key of the member; `client` the authority's certificate, a client's, and its key.
+    pub(crate) fn with_tls(server: [&Path; 2], client: [PathBuf; 3]) -> Server {
+        let text = |path: &Path| path.to_str().expect("it is ASCII").to_owned();
+        let (cert, key, ca) = (text(server[0]), text(server[1]), text(&client[0]));
+        let options =
+            ["--cert-file", &cert, "--key-file", &key, "--trusted-ca-file", &ca, "--client-cert-auth"];
+        Server::launch(1, &options, Some(client))
+    }
+
+    fn launch(members: usize, options: &[&str], tls: Option<[PathBuf; 3]>) -> Server {
         let server = Server {
             folder: tempfile::tempdir().expect("there is room"),
             ports: (0..members).map(|_| (free_port(), free_port())).collect(),
             members: Mutex::new((0..members).map(|_| None).collect()),
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            tls,
         };
         (0..members).for_each(|member| server.spawn(member));
         (0..members).for_each(|member| server.wait(member));
@@ -61,7 +78,8 @@ impl Server {
     fn spawn(&self, member: usize) {
         let peers = |at: usize| format!("http://127.0.0.1:{}", self.ports[at].1);
         let all: Vec<String> = (0..self.ports.len()).map(|at| format!("m{at}={}", peers(at))).collect();
-        let client = format!("http://{}", self.endpoint(member));
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let client = format!("{scheme}://{}", self.endpoint(member));
         let log =
             std::fs::File::create(self.folder.path().join(format!("log-{member}"))).expect("there is room");
         let child = Command::new("etcd")
@@ -113,20 +131,26 @@ impl Server {
         self.wait(member);
     }
 
+    fn client(&self) -> Command {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3");
+        if let Some(files) = &self.tls {
+            ["ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY"].iter().zip(files).for_each(|(name, file)| {
+                command.env(name, file);
+            });
+        }
+        command
+    }
+
     /// Runs `etcdctl`. Whether it succeeded.
     pub(crate) fn etcdctl(&self, arguments: &[&str]) -> bool {
-        let run = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
+        let run = self.client().args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
         run.expect("etcdctl is installed: './dev setup --tests' does that").success()
     }
 
     /// What `etcdctl` prints. It must succeed.
     pub(crate) fn output(&self, arguments: &[&str]) -> String {
-        let run = Command::new("etcdctl").env("ETCDCTL_API", "3").args(arguments).output();
+        let run = self.client().args(arguments).output();
         let output = run.expect("etcdctl is installed: './dev setup --tests' does that");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
