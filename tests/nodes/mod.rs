@@ -21,6 +21,8 @@ pub(crate) struct Cluster {
     nodes: Vec<Option<Child>>,
     /// Each node is on a host of its own.
     hosts: Option<hosts::Hosts>,
+    /// The URL of its configuration store; a file in the folder if there is none.
+    store: Option<String>,
 }
 
 /// Runs a command, which must succeed within a minute.
@@ -43,21 +45,33 @@ impl Cluster {
 
     /// The same; made with these options, and each node has this in its node.toml too.
     pub(crate) fn start_with(nodes: u8, options: &[&str], more: &str) -> Cluster {
-        Cluster::make(nodes, options, more, None)
+        Cluster::make(nodes, options, more, None, None)
+    }
+
+    /// So many nodes with a device each, whose configuration store is at this URL.
+    pub(crate) fn start_with_store(nodes: u8, store: String) -> Cluster {
+        Cluster::make(nodes, &[], "", None, Some(store))
     }
 
     /// The same, each node on a host of its own.
     pub(crate) fn start_on_hosts(nodes: u8, options: &[&str], more: &str) -> Cluster {
-        Cluster::make(nodes, options, more, Some(hosts::Hosts::new(nodes)))
+        Cluster::make(nodes, options, more, Some(hosts::Hosts::new(nodes)), None)
     }
 
-    fn make(nodes: u8, options: &[&str], more: &str, hosts: Option<hosts::Hosts>) -> Cluster {
+    fn make(
+        nodes: u8,
+        options: &[&str],
+        more: &str,
+        hosts: Option<hosts::Hosts>,
+        store: Option<String>,
+    ) -> Cluster {
         let folder = tempfile::tempdir().expect("there is room");
         let process = std::process::id();
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let own = [127, (process >> 4) as u8 | 1, (process << 4) as u8 | number];
         let network = hosts.as_ref().map_or(own, |hosts| hosts.network);
-        let mut cluster = Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect(), hosts };
+        let mut cluster =
+            Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect(), hosts, store };
         let file = cluster.file();
         cluster.loadline(&[&["san", "init", &file][..], options].concat());
         for node in 1..=nodes {
@@ -91,7 +105,11 @@ impl Cluster {
         cluster
     }
 
+    /// The URL of the configuration store, or the path of its file.
     pub(crate) fn file(&self) -> String {
+        if let Some(store) = &self.store {
+            return store.clone();
+        }
         self.folder.path().join("cluster.db").to_str().expect("it is text").into()
     }
 
@@ -143,16 +161,25 @@ impl Cluster {
 
     /// Starts a node's process, and waits until it answers.
     pub(crate) fn start_node(&mut self, node: u8) {
+        let child = self.spawn_node(node);
+        self.adopt(node, child);
+    }
+
+    /// Starts a node's process.
+    pub(crate) fn spawn_node(&self, node: u8) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.log_file(node));
         let log = log.expect("there is room");
-        let child = self
-            .program(node)
+        self.program(node)
             .args(["san", "serve", "--config"])
             .arg(self.node_folder(node).join("node.toml"))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("the program is there");
+            .expect("the program is there")
+    }
+
+    /// This is the process of a node: waits until it answers.
+    pub(crate) fn adopt(&mut self, node: u8, child: Child) {
         self.nodes[node as usize - 1] = Some(child);
         let begun = Instant::now();
         while std::net::TcpStream::connect((self.address(node), 7400)).is_err() {

@@ -6,9 +6,11 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
+//! | [`etcd`] | the store in an etcd, for clusters whose nodes are hosts of their own |
 //! | `identity` | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
+//! | [`steps`] | changes that are too many for one commit |
 //! | [`url`] | where a store is |
 //! | [`watch`] | notices that something may have changed |
 //! | `memory`, `conformance` | for tests: a store in memory, and the suite that every store must pass |
@@ -18,16 +20,19 @@
 pub mod catalog;
 #[cfg(test)]
 pub(crate) mod conformance;
+pub mod etcd;
 mod identity;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod service;
 pub mod sqlite;
+pub mod steps;
 pub mod url;
 pub mod watch;
 
 use thiserror::Error;
 
+use etcd::EtcdStore;
 use sqlite::SqliteStore;
 use url::StoreUrl;
 use watch::Watch;
@@ -35,6 +40,7 @@ use watch::Watch;
 /// Opens the store of a cluster that was made.
 pub fn open(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
     Ok(match url {
+        StoreUrl::Etcd(address) => Box::new(EtcdStore::open(address)?),
         StoreUrl::Sqlite(path) => Box::new(SqliteStore::open(path)?),
     })
 }
@@ -42,6 +48,7 @@ pub fn open(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
 /// Makes an empty store, for a new cluster. The error [`ConfigError::Exists`] says that something is there.
 pub fn create(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
     Ok(match url {
+        StoreUrl::Etcd(address) => Box::new(EtcdStore::create(address)?),
         StoreUrl::Sqlite(path) => Box::new(SqliteStore::create(path)?),
     })
 }
@@ -123,10 +130,26 @@ pub enum ConfigError {
         /// Deleted, or replaced.
         what: &'static str,
     },
+    /// A member belongs to another etcd than the one that was used so far.
+    #[error(
+        "the member {member} belongs to another etcd (id {is:016x}) than the one that this node has used so far (id {was:016x}): etcd was \
+         restored from a backup, or was set up anew. This node does not use it. To continue with that etcd, restart all nodes"
+    )]
+    OtherEtcd {
+        /// The member, as host and port.
+        member: String,
+        /// The id of the etcd that was used.
+        was: u64,
+        /// The id of the one that the member belongs to.
+        is: u64,
+    },
     /// Others have changed the same again and again.
     #[error("the configuration changes too often: try again")]
     Contended,
 }
+
+/// Changes that one commit may have: etcd refuses a transaction of more than 128 operations.
+pub const MOST_CHANGES: usize = 120;
 
 /// A store of keys and values. Every call waits a few seconds at most.
 pub trait ConfigStore: Send {
@@ -137,7 +160,9 @@ pub trait ConfigStore: Send {
     /// moment.
     fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError>;
 
-    /// Makes all of these changes if every key is as expected, durably; otherwise none. Whether it did.
+    /// Makes all of these changes, [`MOST_CHANGES`] at most, if every key is as expected, durably; otherwise none. Whether it did.
+    ///
+    /// After the error [`ConfigError::Unavailable`] they may have been made or not.
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError>;
 
     /// A number that is higher after every commit that was made.

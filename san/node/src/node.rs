@@ -131,8 +131,8 @@ pub(crate) struct NodeState {
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
-    /// Why the configuration store is not used, if the last try failed.
-    pub(crate) config_fault: Option<String>,
+    /// Since when the configuration store does not answer, and why, if the last try failed.
+    config_fault: Option<(Instant, String)>,
     /// The configuration is older than it was: the revision that was seen, and the one that was there.
     went_back: Option<(u64, u64)>,
     /// Volumes that the loops know, and whether they are watched.
@@ -171,7 +171,15 @@ impl NodeState {
     /// Why this node does not use the configuration store, if it does not.
     pub(crate) fn store_fault(&self) -> Option<String> {
         let went_back = self.went_back.map(|(was, is)| ConfigError::WentBack { was, is }.to_string());
-        went_back.or_else(|| self.config_fault.clone())
+        let silent = self.config_fault.as_ref();
+        went_back
+            .or_else(|| silent.map(|(since, why)| format!("{why} (for {} s)", since.elapsed().as_secs())))
+    }
+
+    /// Remembers whether the configuration store answers, and if not, why.
+    pub(crate) fn learn_store_fault(&mut self, why: Option<String>) {
+        let since = self.config_fault.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        self.config_fault = why.map(|why| (since, why));
     }
 
     /// The configuration is older than it was.

@@ -9,10 +9,16 @@ use crate::process::exit::Exit;
 
 /// Make a cluster without nodes: the configuration store that all nodes of the cluster use.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  loadline san init /srv/loadline/cluster.db")]
+#[command(after_help = "Examples:\n  \
+    loadline san init /srv/loadline/cluster.db\n  \
+    loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7\n\n\
+    An etcd needs version 3.4 or newer. The URL of an etcd is etcd://HOST:PORT,HOST:PORT,.../PREFIX?OPTIONS. The port is \
+    2379 and the prefix of the cluster's keys is loadline, unless the URL names others. Options, joined by &: ca=FILE (the \
+    authority of etcd's certificates: connections use TLS), cert=FILE and key=FILE (a client certificate), user=NAME and \
+    password-file=FILE (a user of etcd).")]
 pub(super) struct Init {
-    /// Where the configuration store is made: sqlite:PATH, or only the path of a file that does not exist yet. All
-    /// nodes of the cluster run on this machine.
+    /// Where the configuration store is made: the path of a SQLite file that does not exist yet, if all nodes run on
+    /// this machine, or etcd://HOST,HOST,HOST.
     cluster: StoreUrl,
     /// The length of a lease. A node that is silent for this long is excluded. A shorter lease shortens the stall when
     /// a node dies, and causes more false positives.

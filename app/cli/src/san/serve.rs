@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::limits::STACK;
-use loadline_san_node::node::Node;
+use loadline_san_node::config::ConfigError;
+use loadline_san_node::node::{Node, NodeError};
 use loadline_san_node::settings::NodeSettings;
 
 use crate::output::{complain, say};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::log::LogArgs;
+
+/// How long after the configuration store did not answer it is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Run a node.
 #[derive(clap::Args)]
@@ -56,8 +60,9 @@ pub(super) fn serve(args: &Serve) -> Exit {
         Err(why) => return complain(Exit::Failed, &why.to_string()),
     };
     runtime.block_on(async {
-        let (node, serving) = match Node::start(settings).await {
-            Ok(started) => started,
+        let (node, serving) = match start(settings, &stop).await {
+            Ok(Some(started)) => started,
+            Ok(None) => return Exit::Done,
             Err(why) => return complain(Exit::Usage, &why.to_string()),
         };
         say!("node {} serves", node.name());
@@ -68,6 +73,27 @@ pub(super) fn serve(args: &Serve) -> Exit {
         node.stop();
         ended
     })
+}
+
+/// Starts the node. If its configuration store is on other hosts and does not answer, the node waits for it: hosts that start together
+/// after a loss of power come in any order. `None` if the node is to stop before the store answers.
+async fn start(
+    settings: NodeSettings,
+    stop: &AtomicBool,
+) -> Result<Option<(Node, impl Future<Output = NodeError>)>, NodeError> {
+    let mut reported = None;
+    while !stop.load(Ordering::Relaxed) {
+        match Node::start(settings.clone()).await {
+            Err(NodeError::Config(ConfigError::Unavailable(why))) if settings.cluster.is_remote() => {
+                if reported.replace(why.clone()) != Some(why.clone()) {
+                    tracing::warn!("the node waits for the configuration store: {why}");
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            started => return started.map(Some),
+        }
+    }
+    Ok(None)
 }
 
 /// Until the flag is set.

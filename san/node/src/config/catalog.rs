@@ -124,6 +124,15 @@ pub enum VolumeState {
     Creating,
     /// It is there.
     Ready,
+    /// Its replicas are being removed, and it cannot be attached.
+    Deleting,
+}
+
+impl VolumeState {
+    /// Whether the volume of a stored value may get more replicas: it is there, and is not being deleted.
+    pub fn may_grow(stored: &[u8]) -> bool {
+        serde_json::from_slice(stored).is_ok_and(|volume: Volume| volume.state != VolumeState::Deleting)
+    }
 }
 
 /// A replica.

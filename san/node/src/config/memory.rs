@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::watch::Watch;
-use super::{Change, ConfigError, ConfigStore, Stored};
+use super::{Change, ConfigError, ConfigStore, MOST_CHANGES, Stored};
 
 /// What is kept, and its revision.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +43,11 @@ impl ConfigStore for MemoryStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        assert!(
+            changes.len() <= MOST_CHANGES,
+            "a commit has at most {MOST_CHANGES} changes, and not {}",
+            changes.len()
+        );
         let made = self.with(|content| {
             let version = |key: &str| content.entries.get(key).map(|stored| stored.version);
             if changes.iter().any(|change| version(&change.key) != change.expected) {

@@ -1,4 +1,4 @@
-//! Where a configuration store is: `sqlite:PATH`, or only the path.
+//! Where a configuration store is: `etcd://HOST,HOST,HOST`, `sqlite:PATH`, or only the path of a SQLite file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::etcd::address::EtcdAddress;
+
 /// Where a configuration store is. As text it is a URL; a path without a scheme names a SQLite file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StoreUrl {
+    /// An etcd, for clusters whose nodes are hosts of their own.
+    Etcd(EtcdAddress),
     /// A SQLite file, for clusters whose nodes share a machine.
     Sqlite(PathBuf),
 }
@@ -18,8 +22,16 @@ impl StoreUrl {
     /// The same store as every process of this machine names it, whatever its current folder is.
     pub fn absolute(self) -> StoreUrl {
         match self {
+            StoreUrl::Etcd(address) => StoreUrl::Etcd(address.absolute()),
             StoreUrl::Sqlite(path) => StoreUrl::Sqlite(std::path::absolute(&path).unwrap_or(path)),
         }
+    }
+}
+
+impl StoreUrl {
+    /// Whether the store is a service that nodes reach over a network. Otherwise it is a file of this machine.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, StoreUrl::Etcd(_))
     }
 }
 
@@ -34,6 +46,9 @@ impl FromStr for StoreUrl {
 
     fn from_str(text: &str) -> Result<StoreUrl, String> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        if let Some(address) = text.strip_prefix("etcd://") {
+            return address.parse().map(StoreUrl::Etcd);
+        }
         // A path may have a colon in it, too.
         match text.split_once(':') {
             _ if matches!(text, "" | "sqlite:") => {
@@ -41,7 +56,8 @@ impl FromStr for StoreUrl {
             }
             Some(("sqlite", path)) => Ok(StoreUrl::Sqlite(path.into())),
             Some((scheme, rest)) if rest.starts_with("//") && scheme.chars().all(is_word) => Err(format!(
-                "\"{scheme}\" is no kind of configuration store that this program knows: write sqlite:PATH, or only the path"
+                "\"{scheme}\" is no kind of configuration store that this program knows: write etcd://HOST:PORT,HOST:PORT,HOST:PORT, or the path of a SQLite \
+                 file"
             )),
             _ => Ok(StoreUrl::Sqlite(text.into())),
         }
@@ -65,6 +81,7 @@ impl From<StoreUrl> for String {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            StoreUrl::Etcd(address) => address.fmt(f),
             StoreUrl::Sqlite(path) => path.display().fmt(f),
         }
     }
@@ -92,7 +109,7 @@ mod tests {
     #[test]
     fn a_kind_that_is_not_known_is_named() {
         let why = "zookeeper://a,b".parse::<StoreUrl>().unwrap_err();
-        assert!(why.contains("\"zookeeper\"") && why.contains("sqlite:PATH"), "{why}");
+        assert!(why.contains("\"zookeeper\"") && why.contains("etcd://HOST"), "{why}");
         for nothing in ["", "sqlite:"] {
             assert!(nothing.parse::<StoreUrl>().is_err(), "{nothing}");
         }

@@ -21,6 +21,7 @@ use super::Node;
 use super::allocation::{blocks_of, devices, new_replica};
 use super::manage::{ManageError, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
+use crate::config::steps;
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::LoopCommand;
 use crate::unusable::Unusable;
@@ -360,9 +361,12 @@ impl Node {
                 continue;
             }
             let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
-            let mut changes = vec![removed(format!("device/{id}"), *version)];
-            changes.extend(here.iter().map(|(id, (_, version))| removed(format!("replica/{id}"), *version)));
-            self.config().call(move |store| store.commit(&changes)).await?;
+            let changes: Vec<Change> =
+                here.iter().map(|(id, (_, version))| removed(format!("replica/{id}"), *version)).collect();
+            let device = removed(format!("device/{id}"), *version);
+            self.config()
+                .call(move |store| Ok(steps::each(store, &changes)? && store.commit(&[device])?))
+                .await?;
             self.reconcile_soon();
         }
         Ok(())

@@ -54,7 +54,7 @@ impl Node {
                     }
                 });
                 let news = news.await;
-                self.state().config_fault = news.as_ref().err().map(ToString::to_string);
+                self.state().learn_store_fault(news.as_ref().err().map(ToString::to_string));
                 Some(news)
             } else {
                 None

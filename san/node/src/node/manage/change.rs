@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::no_room::{self, Wanted};
 use super::{ManageError, room};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, change};
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
+use crate::config::steps::{self, Made};
 use crate::node::allocation::{blocks_of, devices, new_replica};
 use crate::node::{CONFIG_POLL, Node};
 
@@ -121,12 +122,14 @@ impl Node {
                 let catalog = Catalog::read(store)?;
                 let mut changes = Vec::new();
                 for id in &ids {
-                    if let Some((replica, version)) = catalog.replicas.get(id) {
+                    if let Some((replica, version)) = catalog.replicas.get(id)
+                        && replica.state != ReplicaState::Dropping
+                    {
                         let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
                         changes.push(change(format!("replica/{id}"), Some(*version), &dropping));
                     }
                 }
-                if changes.is_empty() || store.commit(&changes)? {
+                if steps::each(store, &changes)? {
                     return Ok(());
                 }
             }
@@ -181,19 +184,23 @@ impl Node {
                     }
                 };
                 let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
-                let mut changes = vec![take, grows];
+                let (first, mut replicas) = (vec![take, grows], Vec::new());
                 let mut planned = Vec::new();
                 for (group, devices) in groups.clone().zip(&placed) {
                     let mut of_group = Vec::new();
                     for device in devices {
                         let replica = ids.next().expect("as many were taken");
-                        changes.push(new_replica(&catalog, id, volume, replica, (group, *device), None));
+                        replicas.push(new_replica(&catalog, id, volume, replica, (group, *device), None));
                         of_group.push((ReplicaId(replica), NodeId(catalog.devices[&device.0].0.node)));
                     }
                     planned.push(of_group);
                 }
-                if store.commit(&changes)? {
-                    return Ok(Ok(planned));
+                match steps::extend(store, first, replicas, &format!("volume/{id}"), VolumeState::may_grow)? {
+                    Made::All => return Ok(Ok(planned)),
+                    Made::Nothing => {}
+                    Made::Stopped => {
+                        return Ok(Err(ManageError::Wrong("the volume was deleted meanwhile".into())));
+                    }
                 }
             }
             Err(ConfigError::Contended)

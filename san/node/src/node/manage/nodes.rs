@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::volumes::unknown_node;
 use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
+use crate::config::steps;
 use crate::config::{Change, ConfigError};
 use crate::node::moving::is_in_sync;
 use crate::node::{Node, allocation, reach};
@@ -84,12 +85,13 @@ impl Node {
                     ))));
                 }
                 let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+                let replicas: Vec<Change> =
+                    here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)).collect();
                 let mut changes = vec![removed(format!("node/{id}"), catalog.nodes[&id].1)];
                 let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
                 changes.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
-                changes.extend(here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)));
                 changes.extend(reach::forget(store, id)?);
-                if store.commit(&changes)? {
+                if steps::each(store, &replicas)? && store.commit(&changes)? {
                     return Ok(Ok(()));
                 }
             }
@@ -204,7 +206,7 @@ impl Node {
                     change(format!("replica/{id}"), Some(*version), &next)
                 };
                 let changes: Vec<Change> = of(from).filter(moves).map(leave).collect();
-                if store.commit(&changes)? {
+                if steps::each(store, &changes)? {
                     return Ok(Ok(()));
                 }
             }

@@ -18,6 +18,7 @@ use super::no_room::{self, Wanted};
 use super::{ManageError, listed, room};
 use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::{record_change, record_key};
+use crate::config::steps::{self, Made};
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
@@ -138,7 +139,7 @@ impl Node {
                 self.wait_until_seen(&wanted.name).await;
                 Ok(())
             }
-            false => Err(ManageError::Wrong(format!("volume {} was deleted meanwhile", wanted.name))),
+            false => Err(deleted_meanwhile(&wanted.name)),
         }
     }
 
@@ -248,19 +249,24 @@ impl Node {
                     state: VolumeState::Creating,
                 };
                 let id = ids.start;
-                let mut changes = vec![
+                let (key, mut replicas) = (format!("volume/{id}"), Vec::new());
+                let first = vec![
                     take_ids,
                     change(format!("name/{}", wanted.name), None, &id),
-                    change(format!("volume/{id}"), None, &volume),
+                    change(key.clone(), None, &volume),
                 ];
                 let groups =
                     (0..).zip(&placed).flat_map(|(group, devices)| devices.iter().map(move |d| (group, d)));
                 for (replica, (group, device)) in (id + 1..).zip(groups) {
-                    changes.push(new_replica(&catalog, id, &volume, replica, (group, *device), None));
+                    replicas.push(new_replica(&catalog, id, &volume, replica, (group, *device), None));
                 }
-                if store.commit(&changes)? {
-                    let version = store.get(&format!("volume/{id}"))?.map_or(0, |stored| stored.version);
-                    return Ok(Ok((id, version)));
+                match steps::extend(store, first, replicas, &key, VolumeState::may_grow)? {
+                    Made::All => {
+                        let version = store.get(&key)?.map_or(0, |stored| stored.version);
+                        return Ok(Ok((id, version)));
+                    }
+                    Made::Nothing => {}
+                    Made::Stopped => return Ok(Err(deleted_meanwhile(&wanted.name))),
                 }
             }
             Err(ConfigError::Contended)
@@ -294,10 +300,17 @@ impl Node {
     pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
-        if volume.state != VolumeState::Ready {
-            return Err(ManageError::InUse(format!(
-                "volume {name} is still being made: attach the volume later"
-            )));
+        match volume.state {
+            VolumeState::Ready => {}
+            VolumeState::Creating => {
+                let why = format!("volume {name} is still being made: attach the volume later");
+                return Err(ManageError::InUse(why));
+            }
+            VolumeState::Deleting => {
+                let why =
+                    format!("volume {name} is being deleted: 'loadline volume delete {name}' continues that");
+                return Err(ManageError::InUse(why));
+            }
         }
         let catalog = self.state().catalog.clone();
         let target = match node {
@@ -484,6 +497,10 @@ fn used_at(catalog: &Catalog, name: &str, alive: &BTreeMap<u32, bool>) -> Result
     Ok(NodeId(id))
 }
 
+fn deleted_meanwhile(name: &str) -> ManageError {
+    ManageError::Wrong(format!("volume {name} was deleted meanwhile"))
+}
+
 /// Whether one of these devices is at a node.
 fn is_at(catalog: &Catalog, devices: &[DeviceId], node: NodeId) -> bool {
     devices.iter().any(|device| catalog.devices[&device.0].0.node == node.0)
@@ -540,19 +557,23 @@ fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<bool, ConfigErr
             return Ok(false);
         }
         let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
-        let mut changes = vec![gone(format!("volume/{id}"), *version)];
-        let name = format!("name/{}", volume.name);
+        let (key, name) = (format!("volume/{id}"), format!("name/{}", volume.name));
+        let mut last = vec![gone(key.clone(), *version)];
         if let Some(stored) = store.get(&name)? {
-            changes.push(gone(name, stored.version));
+            last.push(gone(name, stored.version));
         }
         if let Some(stored) = catalog.records.get(&id) {
-            changes.push(gone(record_key(VolumeId(id)), stored.version));
+            last.push(gone(record_key(VolumeId(id)), stored.version));
         }
-        for (replica_id, (replica, version)) in catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id) {
+        let deleting = Volume { state: VolumeState::Deleting, ..volume.clone() };
+        let (to_go, mut replicas) = (change(key, Some(*version), &deleting), Vec::new());
+        for (replica_id, (replica, version)) in
+            catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id && r.state != ReplicaState::Dropping)
+        {
             let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
-            changes.push(change(format!("replica/{replica_id}"), Some(*version), &dropping));
+            replicas.push(change(format!("replica/{replica_id}"), Some(*version), &dropping));
         }
-        if store.commit(&changes)? {
+        if steps::shrink(store, to_go, replicas, last)? == Made::All {
             return Ok(true);
         }
     }

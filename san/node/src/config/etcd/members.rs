@@ -1,0 +1,291 @@
+//! The members of an etcd: which of them is used, and what is asked of it.
+//!
+//! Reads are repeated at the next member when one fails. **A commit is sent once**: if its answer is lost, whether it was made is not
+//! known, and only whoever proposed it can find out (rules P1 and P2 of `docs/explanation/san-rules.md`).
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{
+    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KeyValue,
+    ResponseHeader, TlsOptions, Txn, TxnOp,
+};
+use tokio::time::timeout;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use super::super::{Change, ConfigError, Stored};
+use super::address::EtcdAddress;
+
+/// How long a connection to a member, and the proof of a user, may take.
+const CONNECTS: Duration = Duration::from_secs(1);
+/// How long the answer to a read is waited for before the next member is asked.
+const READS: Duration = Duration::from_secs(2);
+/// How long the answer to a commit is waited for. An etcd on a slow disk takes a second or more.
+const COMMITS: Duration = Duration::from_secs(5);
+/// A connection that has answered so recently carries a commit without being tried first.
+const FRESH: Duration = Duration::from_millis(500);
+/// Keys in one answer: values are small, and an answer may have a few MiB.
+const PAGE: i64 = 500;
+/// Bytes of an answer, at most.
+const ANSWER: usize = 64 << 20;
+
+/// Connects to a member. The error says why it is not possible.
+pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Client, String> {
+    let connected = timeout(CONNECTS, async {
+        let scheme = if address.ca().is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{member}")).map_err(|error| why(&error))?;
+        // No pings: etcd disconnects a client that sends them more often than every five seconds, or while it asks for nothing.
+        let mut endpoint = endpoint.connect_timeout(CONNECTS);
+        if let Some(ca) = address.ca() {
+            let read = |path: &std::path::Path| {
+                std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+            };
+            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?));
+            if let Some((cert, key)) = address.identity() {
+                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+            }
+            endpoint = endpoint.tls_config(tls).map_err(|error| why(&error))?;
+        }
+        let channel = endpoint.connect().await.map_err(|error| why(&error))?;
+        let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        if let Some((name, password)) = address.user().map_err(|why| why.to_string())? {
+            options = options.with_user(name, password);
+        }
+        Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| why(&error))
+    });
+    connected.await.unwrap_or_else(|_| Err(format!("no connection within {} s", CONNECTS.as_secs())))
+}
+
+/// An error with what has caused it: `tonic` states the cause only there.
+pub(super) fn why(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(Error::GRpcStatus(status)) = error.downcast_ref::<Error>()
+        && !matches!(status.code(), Code::Unknown)
+        && !status.message().is_empty()
+    {
+        return status.message().to_owned();
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The members of an etcd, one of which is used until it fails.
+#[derive(Debug)]
+pub(super) struct Members {
+    address: EtcdAddress,
+    /// The member that is used, or is tried next.
+    at: usize,
+    connection: Option<Connection>,
+    /// The id of the etcd that answered first. Each start of a restored backup has another one.
+    cluster: Option<u64>,
+}
+
+struct Connection {
+    client: Client,
+    answered: Instant,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("answered", &self.answered).finish_non_exhaustive()
+    }
+}
+
+impl Members {
+    /// Nothing is connected before the first request.
+    pub(super) fn new(address: EtcdAddress) -> Members {
+        // Each process begins at another member, so that not all use the same one.
+        let at = std::process::id() as usize % address.endpoints().len();
+        Members { address, at, connection: None, cluster: None }
+    }
+
+    /// The number of the member that is used.
+    pub(super) fn used(&self) -> usize {
+        self.at
+    }
+
+    /// Where the members are.
+    pub(super) fn address(&self) -> &EtcdAddress {
+        &self.address
+    }
+
+    fn member(&self) -> &str {
+        &self.address.endpoints()[self.at]
+    }
+
+    /// The connection of the member that is used.
+    async fn client(&mut self) -> Result<Client, String> {
+        if let Some(connection) = &self.connection {
+            return Ok(connection.client.clone());
+        }
+        let client = connect(&self.address, self.member()).await?;
+        self.connection = Some(Connection { client: client.clone(), answered: Instant::now() });
+        Ok(client)
+    }
+
+    /// The member that was used does not answer, or not rightly: the next one is.
+    fn next_member(&mut self) {
+        self.connection = None;
+        self.at = (self.at + 1) % self.address.endpoints().len();
+    }
+
+    /// An answer has come, of the etcd that is used. Fails if it is another one.
+    fn answered(&mut self, header: Option<&ResponseHeader>) -> Result<u64, ConfigError> {
+        let header =
+            header.ok_or_else(|| ConfigError::Unavailable("an answer of etcd has no header".into()))?;
+        let is = header.cluster_id();
+        let was = *self.cluster.get_or_insert(is);
+        if was != is {
+            let member = self.member().to_owned();
+            self.next_member();
+            return Err(ConfigError::OtherEtcd { member, was, is });
+        }
+        if let Some(connection) = &mut self.connection {
+            connection.answered = Instant::now();
+        }
+        Ok(header.revision() as u64)
+    }
+
+    /// Reads a key, or all keys that begin so, at a revision (0: the newest), and sends that to one member after the other until one
+    /// answers. What is read of the newest revision is never older than what was committed before.
+    async fn range(
+        &mut self,
+        key: &str,
+        options: &GetOptions,
+    ) -> Result<(u64, Vec<KeyValue>, bool), ConfigError> {
+        let mut faults = Vec::new();
+        for _ in 0..self.address.endpoints().len() {
+            let asked = async {
+                let client = self.client().await?;
+                let mut client = client.kv_client().max_decoding_message_size(ANSWER);
+                let answer = timeout(READS, client.get(key, Some(options.clone()))).await;
+                answer
+                    .map_err(|_| format!("no answer within {} s", READS.as_secs()))?
+                    .map_err(|error| why(&error))
+            };
+            let fault = match asked.await {
+                Ok(mut answer) => match self.answered(answer.header()) {
+                    Ok(revision) => return Ok((revision, answer.take_kvs(), answer.more())),
+                    Err(why) => why.to_string(),
+                },
+                Err(why) => {
+                    let fault = format!("{}: {why}", self.member());
+                    self.next_member();
+                    fault
+                }
+            };
+            faults.push(fault);
+        }
+        Err(ConfigError::Unavailable(format!("no member of etcd answers ({})", faults.join("; "))))
+    }
+
+    /// What is kept under a key of etcd.
+    pub(super) async fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError> {
+        let (_, found, _) = self.range(key, &GetOptions::new()).await?;
+        Ok(found.first().map(stored))
+    }
+
+    /// What is kept under all keys of etcd that begin so, in their order, with the revision of that moment.
+    pub(super) async fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
+        let options = GetOptions::new().with_prefix().with_limit(PAGE);
+        let (revision, mut page, mut more) = self.range(prefix, &options).await?;
+        let mut listed = Vec::new();
+        let end =
+            GetOptions::new().with_range(end_of(prefix)).with_limit(PAGE).with_revision(revision as i64);
+        loop {
+            for entry in &page {
+                let key = entry.key_str().map_err(|_| ConfigError::Broken {
+                    key: String::from_utf8_lossy(entry.key()).into_owned(),
+                    why: "the key is not UTF-8".into(),
+                })?;
+                listed.push((key.to_owned(), stored(entry)));
+            }
+            let Some(last) = page.last().filter(|_| more) else { return Ok((revision, listed)) };
+            let from = format!("{}\0", last.key_str().unwrap_or_default());
+            (_, page, more) = self.range(&from, &end).await?;
+        }
+    }
+
+    /// A number that grows with every commit, of whichever client of this etcd.
+    pub(super) async fn revision(&mut self) -> Result<u64, ConfigError> {
+        let options = GetOptions::new().with_count_only();
+        let key = self.address.format_key();
+        Ok(self.range(&key, &options).await?.0)
+    }
+
+    /// Makes all of these changes if every key of etcd is as expected; otherwise none. Whether it did.
+    pub(super) async fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        // A commit to a member that is gone would have to be given up with an unknown outcome: it is tried with a read first.
+        if self.connection.as_ref().is_none_or(|connection| connection.answered.elapsed() > FRESH) {
+            self.revision().await?;
+        }
+        let expected = |change: &Change| change.expected.unwrap_or(0) as i64;
+        let compares: Vec<Compare> = changes
+            .iter()
+            .map(|change| Compare::mod_revision(change.key.as_str(), CompareOp::Equal, expected(change)))
+            .collect();
+        let operations: Vec<TxnOp> = changes
+            .iter()
+            .map(|Change { key, value, .. }| match value {
+                Some(value) => TxnOp::put(key.as_str(), value.as_slice(), None),
+                None => TxnOp::delete(key.as_str(), None),
+            })
+            .collect();
+        let mut client = self.client().await.map_err(ConfigError::Unavailable)?.kv_client();
+        let sent = client.txn(Txn::new().when(compares).and_then(operations));
+        match timeout(COMMITS, sent).await {
+            Ok(Ok(answer)) => {
+                self.answered(answer.header())?;
+                Ok(answer.succeeded())
+            }
+            Ok(Err(Error::GRpcStatus(status))) if let Some(refused) = refusal(&status) => Err(refused),
+            Ok(Err(error)) => Err(self.unknown(&why(&error))),
+            Err(_) => Err(self.unknown(&format!("no answer within {} s", COMMITS.as_secs()))),
+        }
+    }
+
+    /// The answer to a commit is lost.
+    fn unknown(&mut self, why: &str) -> ConfigError {
+        let member = self.member().to_owned();
+        self.next_member();
+        ConfigError::Unavailable(format!("{member}: {why}. Whether the change was made is not known yet"))
+    }
+}
+
+/// Why etcd has certainly not made a commit. `None` if it may have.
+fn refusal(status: &tonic::Status) -> Option<ConfigError> {
+    let said = status.message();
+    let text = match status.code() {
+        Code::ResourceExhausted if said.contains("space") => format!(
+            "etcd refuses all changes, because the database of a member has reached its quota ({said}). Compact and defragment etcd, then \
+             clear the alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm"
+        ),
+        Code::PermissionDenied | Code::Unauthenticated => {
+            format!("etcd does not let this user change the configuration: {said}")
+        }
+        Code::InvalidArgument => format!("etcd refuses the change: {said}"),
+        _ => return None,
+    };
+    Some(ConfigError::Unavailable(text))
+}
+
+fn stored(entry: &KeyValue) -> Stored {
+    Stored { value: entry.value().to_vec(), version: entry.mod_revision() as u64 }
+}
+
+/// The first key after all those that begin so.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    // UTF-8 has no byte 0xff, so the last byte can always be raised.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}

@@ -1,0 +1,272 @@
+//! The store against a real etcd: the suite that every store must pass, and what only an etcd does.
+
+mod proof;
+mod proxy;
+mod server;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::*;
+use crate::config::conformance::{Place, conforms};
+use proxy::Proxy;
+use server::Server;
+
+fn put(key: &str, expected: Option<u64>, value: &str) -> Change {
+    Change { key: key.into(), expected, value: Some(value.as_bytes().to_vec()) }
+}
+
+fn address(endpoints: &str, prefix: &str) -> EtcdAddress {
+    format!("{endpoints}/{prefix}").parse().unwrap()
+}
+
+/// A prefix of its own in an etcd that tests share.
+struct Prefix {
+    server: Arc<Server>,
+    endpoints: String,
+    prefix: String,
+}
+
+impl Place for Prefix {
+    fn connect(&self) -> Box<dyn ConfigStore> {
+        Box::new(EtcdStore::open(&address(&self.endpoints, &self.prefix)).unwrap())
+    }
+
+    fn backup(&self) -> Box<dyn FnOnce()> {
+        let (restore, server) = (self.server.backup(), Arc::clone(&self.server));
+        Box::new(move || restore(&server))
+    }
+}
+
+/// Makes places, each with a new prefix.
+fn places(server: &Arc<Server>, endpoints: String) -> impl Fn() -> Prefix {
+    let (server, made) = (Arc::clone(server), AtomicUsize::new(0));
+    move || {
+        let prefix = format!("suite/{}", made.fetch_add(1, Ordering::Relaxed));
+        EtcdStore::create(&address(&endpoints, &prefix)).unwrap();
+        Prefix { server: Arc::clone(&server), endpoints: endpoints.clone(), prefix }
+    }
+}
+
+#[test]
+fn it_does_what_every_store_must() {
+    let server = Arc::new(Server::start(1));
+    conforms(places(&server, server.endpoints()));
+}
+
+#[test]
+fn it_does_so_with_three_members_and_through_a_network_that_delays_answers() {
+    let server = Arc::new(Server::start(3));
+    let proxies: Vec<Proxy> = (0..3).map(|member| Proxy::start(server.endpoint(member))).collect();
+    proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(3)));
+    let endpoints: Vec<&str> = proxies.iter().map(Proxy::endpoint).collect();
+    crate::config::conformance::conforms_but_for_backups(places(&server, endpoints.join(",")));
+}
+
+#[test]
+fn a_commit_whose_answer_is_lost_is_of_unknown_outcome_and_is_not_sent_again() {
+    let server = Server::start(1);
+    let proxy = Proxy::start(server.endpoint(0));
+    let mut store = EtcdStore::create(&address(proxy.endpoint(), "x")).unwrap();
+    assert!(store.commit(&[put("count", None, "0")]).unwrap());
+    for round in 1..=10 {
+        let was = store.get("count").unwrap().unwrap();
+        proxy.cut_next_answer();
+        let answer = store.commit(&[put("count", Some(was.version), &round.to_string())]);
+        assert!(matches!(answer, Err(ConfigError::Unavailable(_))), "{answer:?}");
+        // The store can be read at once, and says what became of it.
+        let is = store.get("count").unwrap().unwrap();
+        let made = is.version != was.version;
+        assert_eq!(made, is.value == round.to_string().as_bytes());
+        if !made {
+            assert!(store.commit(&[put("count", Some(was.version), &round.to_string())]).unwrap());
+        }
+    }
+}
+
+#[test]
+fn members_that_die_or_are_silent_are_left_for_others() {
+    let server = Server::start(3);
+    let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
+    let mut watch = store.watch().unwrap();
+    let mut made = 0;
+    let mut change = |store: &mut EtcdStore| {
+        // A commit that was under way may be of unknown outcome, once.
+        let begun = Instant::now();
+        for attempt in 0.. {
+            let Ok(found) = store.get("a") else { continue };
+            match store.commit(&[put("a", found.map(|found| found.version), "x")]) {
+                Ok(true) => break,
+                answer => assert!(attempt < 3, "{answer:?}"),
+            }
+        }
+        made += 1;
+        begun.elapsed()
+    };
+    let notices = |watch: &mut dyn Watch| {
+        let noticed = watch.wait(Duration::from_secs(10));
+        while watch.wait(Duration::from_millis(200)) {}
+        noticed
+    };
+    change(&mut store);
+    assert!(notices(&mut *watch));
+    for member in 0..3 {
+        server.kill(member);
+        let took = change(&mut store);
+        assert!(took < Duration::from_secs(8), "a member that is dead is left: {took:?}");
+        assert!(notices(&mut *watch), "the watch too");
+        server.restart(member);
+    }
+    for member in 0..3 {
+        server.signal(member, Signal::SIGSTOP);
+        let took = change(&mut store);
+        assert!(took < Duration::from_secs(15), "a member that is silent is left: {took:?}");
+        assert!(notices(&mut *watch));
+        server.signal(member, Signal::SIGCONT);
+    }
+    // Two of three are gone: nothing can be read or changed, and each call says so within its limit.
+    server.kill(0);
+    server.kill(1);
+    let begun = Instant::now();
+    let Err(ConfigError::Unavailable(why)) = store.get("a") else { panic!("there is no majority") };
+    assert!(begun.elapsed() < LIMIT + Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(why.contains(&server.endpoint(0)) && why.contains(&server.endpoint(2)), "{why}");
+    server.restart(0);
+    server.restart(1);
+    change(&mut store);
+}
+
+#[test]
+fn an_etcd_that_was_restored_or_is_another_one_is_not_used() {
+    let server = Server::start(1);
+    let at = address(&server.endpoints(), "x");
+    let mut store = EtcdStore::create(&at).unwrap();
+    assert!(store.commit(&[put("a", None, "old")]).unwrap());
+    let restore = server.backup();
+    let was = store.get("a").unwrap().unwrap().version;
+    assert!(store.commit(&[put("a", Some(was), "new")]).unwrap());
+    restore(&server);
+    for _ in 0..3 {
+        let Err(why) = store.get("a") else { panic!("it is an older copy") };
+        assert!(why.to_string().contains("another etcd"), "{why}");
+        assert!(store.commit(&[put("b", None, "x")]).is_err());
+    }
+    // A new process uses what is there.
+    assert_eq!(EtcdStore::open(&at).unwrap().get("a").unwrap().unwrap().value, b"old");
+    assert_eq!(EtcdStore::open(&at).unwrap().get("b").unwrap(), None, "nothing was done meanwhile");
+}
+
+#[test]
+fn what_is_no_cluster_is_refused_and_nothing_overwritten() {
+    let server = Server::start(1);
+    let at = |prefix: &str| address(&server.endpoints(), prefix);
+    assert!(matches!(EtcdStore::open(&at("x")), Err(ConfigError::Missing(_))));
+    EtcdStore::create(&at("x")).unwrap();
+    assert!(matches!(EtcdStore::create(&at("x")), Err(ConfigError::Exists(_))));
+    EtcdStore::create(&at("x/y")).unwrap();
+    let set = |key: &str, value: &str| {
+        assert!(server.etcdctl(&["--endpoints", &server.endpoints(), "put", key, value]))
+    };
+    set("other/data/thing", "x");
+    assert!(matches!(EtcdStore::create(&at("other")), Err(ConfigError::Exists(_))));
+    set("strange/format", "a text");
+    assert!(matches!(EtcdStore::open(&at("strange")), Err(ConfigError::NotOurs(_))));
+    set("newer/format", "9");
+    assert!(matches!(EtcdStore::open(&at("newer")), Err(ConfigError::Format { said: 9, .. })));
+    let nothing = EtcdStore::open(&address(&format!("127.0.0.1:{}", server::free_port()), "x"));
+    let Err(ConfigError::Unavailable(why)) = nothing else { panic!("nothing listens there") };
+    assert!(why.contains("refused"), "{why}");
+}
+
+#[test]
+fn a_full_etcd_is_named_with_the_command_that_helps() {
+    let server = Server::with(1, &["--quota-backend-bytes", "4194304"]);
+    let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
+    let large = "x".repeat(500_000);
+    let mut fault = None;
+    for key in 0..40 {
+        if let Err(why) = store.commit(&[put(&format!("large/{key}"), None, &large)]) {
+            fault = Some(why.to_string());
+            break;
+        }
+    }
+    let why = fault.expect("it is full");
+    assert!(why.contains("quota") && why.contains("etcdctl alarm disarm"), "{why}");
+    assert!(store.get("large/0").unwrap().is_some(), "it can be read");
+}
+
+#[test]
+fn a_watch_that_is_silent_is_made_anew() {
+    let server = Server::start(1);
+    let proxy = Proxy::start(server.endpoint(0));
+    let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
+    let through = EtcdStore::open(&address(proxy.endpoint(), "x")).unwrap();
+    let mut watch = through.watch().unwrap();
+    proxy.silence(true);
+    assert!(store.commit(&[put("a", None, "x")]).unwrap());
+    assert!(!watch.wait(Duration::from_secs(1)));
+    proxy.silence(false);
+    assert!(watch.wait(Duration::from_secs(15)), "what it did not see is noticed when it is made anew");
+}
+
+#[test]
+fn what_was_compacted_does_not_stop_a_watch() {
+    let server = Server::start(1);
+    let proxy = Proxy::start(server.endpoint(0));
+    let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
+    let through = EtcdStore::open(&address(proxy.endpoint(), "x")).unwrap();
+    let mut watch = through.watch().unwrap();
+    proxy.silence(true);
+    let mut expected = None;
+    for _ in 0..20 {
+        assert!(store.commit(&[put("a", expected, "x")]).unwrap());
+        expected = store.get("a").unwrap().map(|stored| stored.version);
+    }
+    let revision = store.revision().unwrap().to_string();
+    assert!(server.etcdctl(&["--endpoints", &server.endpoints(), "compact", &revision]));
+    proxy.silence(false);
+    assert!(watch.wait(Duration::from_secs(15)));
+    while watch.wait(Duration::from_secs(1)) {}
+    assert!(store.commit(&[put("a", expected, "y")]).unwrap());
+    assert!(watch.wait(Duration::from_secs(5)), "later changes are noticed");
+}
+
+/// Several connections count together, while answers are lost again and again: each addition is made once.
+#[test]
+fn no_addition_is_made_twice_or_lost_while_answers_are_lost() {
+    const EACH: u64 = 25;
+    let server = Server::start(1);
+    let direct = address(&server.endpoints(), "x");
+    let mut store = EtcdStore::create(&direct).unwrap();
+    assert!(store.commit(&[put("count", None, "0")]).unwrap());
+    let proxy = Arc::new(Mutex::new(Proxy::start(server.endpoint(0))));
+    let at = address(proxy.lock().unwrap().endpoint(), "x");
+    let threads: Vec<_> = (0..3)
+        .map(|thread| {
+            let (mut store, proxy) = (EtcdStore::open(&at).unwrap(), Arc::clone(&proxy));
+            std::thread::spawn(move || {
+                for turn in 0..EACH {
+                    // Each addition has an id, by which its outcome is found: as each proposal of a record has.
+                    let id = format!("added/{thread}/{turn}");
+                    loop {
+                        if let Ok(Some(_)) = store.get(&id) {
+                            break;
+                        }
+                        let Ok(Some(stored)) = store.get("count") else { continue };
+                        let is: u64 = String::from_utf8(stored.value).unwrap().parse().unwrap();
+                        if turn % 3 == 0 {
+                            proxy.lock().unwrap().cut_next_answer();
+                        }
+                        let next = put("count", Some(stored.version), &(is + 1).to_string());
+                        let _ = store.commit(&[next, put(&id, None, "done")]);
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(store.get("count").unwrap().unwrap().value, (3 * EACH).to_string().into_bytes());
+}

@@ -1,0 +1,189 @@
+//! Clusters whose configuration is in an etcd: what they write to it, and what happens while it is away.
+
+#[path = "../san/node/src/config/etcd/tests/server.rs"]
+mod etcd;
+mod nodes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd::Server;
+use nodes::Cluster;
+use nodes::client::Writers;
+
+const PREFIX: &str = "cluster";
+
+fn start(server: &Server) -> Cluster {
+    let cluster = Cluster::start_with_store(3, format!("etcd://{}/{PREFIX}", server.endpoints()));
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    cluster
+}
+
+/// The revision of an etcd: one more after each commit.
+fn revision(server: &Server) -> u64 {
+    let text = server.output(&["--endpoints", &server.endpoint(0), "get", "x", "-w", "json"]);
+    let answer: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    answer["header"]["revision"].as_u64().expect("it is a number")
+}
+
+/// The keys that were changed last after a revision, each with its number of changes since it was made.
+fn changed(server: &Server, revision: u64) -> Vec<String> {
+    let text = server.output(&["--endpoints", &server.endpoint(0), "get", "", "--prefix", "-w", "fields"]);
+    let mut changed = Vec::new();
+    let mut key = String::new();
+    for line in text.lines() {
+        match line.split_once(" : ") {
+            Some(("\"Key\"", name)) => key = name.to_owned(),
+            Some(("\"ModRevision\"", at)) if at.parse().is_ok_and(|at: u64| at > revision) => {
+                changed.push(format!("{key} at {at}"));
+            }
+            _ => {}
+        }
+    }
+    changed
+}
+
+/// Nothing is written to etcd while nothing changes; and few times when a node dies and returns.
+#[test]
+fn a_cluster_writes_to_etcd_only_when_something_changes() {
+    let server = Server::start(1);
+    let mut cluster = start(&server);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 1, stop.clone());
+    writers.wait_for(200);
+    let before = revision(&server);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        writers.wait_for(200);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(revision(&server), before, "the steady state writes nothing");
+    // Of a node with a copy that dies: the volume goes on without it, with at most three writes.
+    let owner = cluster.owner("disk");
+    let copies = cluster.loadline(&["volume", "show", "disk"]);
+    let other = (1..=3).find(|node| *node != owner && copies.contains(&format!("node-{node}")));
+    let victim = other.expect("there are two copies");
+    cluster.kill(victim);
+    writers.wait_for(400);
+    cluster.wait_until_not("disk", "healthy", Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(2));
+    let writes = revision(&server) - before;
+    assert!(
+        (1..=3).contains(&writes),
+        "{writes} writes for a copy that is lost: {:?}",
+        changed(&server, before)
+    );
+    cluster.start_node(victim);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    // Of the owner: two for the takeover, and one when the client comes to the new owner.
+    let before = revision(&server);
+    cluster.kill(owner);
+    writers.wait_for(400);
+    std::thread::sleep(Duration::from_secs(2));
+    let writes = revision(&server) - before;
+    assert!(
+        (1..=3).contains(&writes),
+        "{writes} writes for an owner that is lost: {:?}",
+        changed(&server, before)
+    );
+    cluster.start_node(owner);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// Without a majority of etcd nothing changes, and clients do not notice. It is said since when. All goes on by itself when the members are
+/// there again.
+#[test]
+fn losing_etcd_stops_changes_and_not_clients() {
+    let server = Server::start(3);
+    let mut cluster = start(&server);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(200);
+    // One member of three is missed by nobody.
+    server.kill(0);
+    writers.wait_for(200);
+    cluster.loadline(&["volume", "create", "other", "--size", "16MiB"]);
+    server.kill(1);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        writers.wait_for(200);
+    }
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert!(
+        code == 1 && text.contains("no member of etcd answers") && text.contains(" s)"),
+        "{code}: {text}"
+    );
+    let (code, text) = cluster.try_loadline(&["volume", "create", "third", "--size", "16MiB"]);
+    assert!(code != 0 && text.contains("etcd"), "{code}: {text}");
+    // A node with a copy dies: writes wait, since the set of copies cannot change.
+    let owner = cluster.owner("disk");
+    let copies = cluster.loadline(&["volume", "show", "other"]);
+    assert!(!copies.is_empty());
+    let victim = (1..=3).find(|node| *node != owner).expect("there are three");
+    cluster.kill(victim);
+    server.restart(0);
+    server.restart(1);
+    let begun = Instant::now();
+    writers.wait_for(400);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    cluster.start_node(victim);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    cluster.loadline(&["volume", "create", "fourth", "--size", "16MiB"]);
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// A node that starts while etcd is away waits for it, and says so once.
+#[test]
+fn a_node_that_starts_without_etcd_waits_for_it() {
+    let server = Server::start(1);
+    let mut cluster = start(&server);
+    cluster.kill(3);
+    server.kill(0);
+    let mut node = cluster.spawn_node(3);
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(node.try_wait().expect("it is ours").is_none(), "it waits: {}", cluster.log(3));
+    server.restart(0);
+    cluster.adopt(3, node);
+    let log = cluster.log(3);
+    assert_eq!(
+        log.matches("waits for the configuration store: no member of etcd answers").count(),
+        1,
+        "{log}"
+    );
+}
+
+/// Twelve stripes of three copies: as many replicas as a volume of moderate size may have.
+#[test]
+fn a_wide_volume_is_made_used_and_deleted() {
+    let server = Server::start(1);
+    let cluster = Cluster::start_with_store(3, format!("etcd://{}/{PREFIX}", server.endpoints()));
+    let options = ["--size", "96MiB", "--copies", "3", "--stripes", "12", "--log", "32MiB"];
+    cluster.loadline(&[&["volume", "create", "wide"][..], &options].concat());
+    cluster.loadline(&["volume", "attach", "wide", "--node", "node-1"]);
+    cluster.wait_until("wide", "healthy", Duration::from_secs(20));
+    cluster.loadline(&["volume", "detach", "wide"]);
+    cluster.loadline(&["volume", "delete", "wide", "--confirm", "wide"]);
+    assert!(!cluster.loadline(&["volume", "list"]).contains("wide"));
+}
+
+#[test]
+fn what_is_not_there_or_is_wrong_is_named() {
+    let server = Server::start(1);
+    let cluster = Cluster::start_with_store(1, format!("etcd://{}/{PREFIX}", server.endpoints()));
+    for (url, named) in [
+        (format!("etcd://{}/{PREFIX}", server.endpoints()), "exists already"),
+        ("etcd://127.0.0.1:1".into(), "refused"),
+        ("etcd://a b".into(), "does not name a member of etcd"),
+        (format!("etcd://{}/x?user=root&password-file=/nowhere", server.endpoints()), "/nowhere"),
+        (format!("etcd://{}/x?ca=/nowhere", server.endpoints()), "/nowhere"),
+    ] {
+        let (code, text) = cluster.try_loadline(&["san", "init", &url]);
+        assert!(code == 2 && text.contains(named), "{url}: {code}: {text}");
+    }
+}
