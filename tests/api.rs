@@ -70,6 +70,13 @@ fn the_api_is_as_it_is_described() {
     let (status, answer) =
         cluster.request(1, "POST", "/v1/test-faults", r#"{"fault": "fail_device", "device": 2}"#);
     assert!(status == 400 && answer.contains("does not accept test faults"), "they are off: {answer}");
+    // A page of another site that a browser shows cannot use it: neither by a name that resolves to the node, nor from its own origin.
+    for head in ["Host: evil.example:7400", "Host: localhost\r\nOrigin: http://evil.example"] {
+        let (status, answer) = cluster.request_with(1, "GET", "/v1/status", head, "");
+        assert!(status == 403 && answer.contains("evil.example"), "{answer}");
+        let (status, _) = cluster.request_with(1, "DELETE", "/v1/nodes/node-1", head, "");
+        assert_eq!(status, 403);
+    }
     // What is no request of the API is answered as JSON too.
     let long = format!("/v1/volumes/{}", "x".repeat(10_000));
     let volume = r#"{"name": "x", "bytes": -1, "copies": 2}"#;

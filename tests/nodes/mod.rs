@@ -219,11 +219,23 @@ impl Cluster {
 
     /// The status and the content of what a node answers.
     pub(crate) fn request(&self, node: u8, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.request_with(node, method, path, "Host: localhost", body)
+    }
+
+    /// The same, with these lines in the head of the request.
+    pub(crate) fn request_with(
+        &self,
+        node: u8,
+        method: &str,
+        path: &str,
+        lines: &str,
+        body: &str,
+    ) -> (u16, String) {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
         let length = body.len();
-        let head = "Host: x\r\nConnection: close\r\nContent-Type: application/json";
+        let head = format!("{lines}\r\nConnection: close\r\nContent-Type: application/json");
         let request = format!("{method} {path} HTTP/1.1\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).expect("it listens");
         let mut answer = String::new();

@@ -24,9 +24,13 @@
 //! | `DELETE /v1/test-faults` | |
 //! | `GET /v1/openapi.json` | all of this, for programs |
 //!
+//! A request that a browser may have sent for a page of another site is refused (`browsers`).
+//!
 //! What fails is answered with a [`Fault`]: also a path or a method that there is not, a URL that is too long or that is not UTF-8,
 //! and a body that is not JSON. Only what is no request of HTTP at all is answered by the HTTP server itself, with a status and no
 //! body.
+
+mod browsers;
 
 use std::net::SocketAddr;
 
@@ -108,7 +112,9 @@ impl Node {
     ) -> Result<impl Future<Output = NodeError> + use<>, NodeError> {
         let listen = |error| NodeError::Listen { what: format!("{address} (the API)"), error };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
-        let router = router(self.clone());
+        let names = browsers::Names::new(self.api_names());
+        let router = router(self.clone())
+            .layer(axum::middleware::from_fn_with_state(names, browsers::refuse_foreign_pages));
         Ok(async move {
             let ended = axum::serve(listener, router).await;
             NodeError::Io(ended.err().unwrap_or_else(|| std::io::Error::other("the API has ended")))

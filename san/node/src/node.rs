@@ -283,6 +283,11 @@ impl Node {
         &self.0.settings.name
     }
 
+    /// Names of its host by which clients of the API may call it.
+    pub(crate) fn api_names(&self) -> &[String] {
+        &self.0.settings.api_names
+    }
+
     pub(crate) fn cluster_id(&self) -> ClusterId {
         self.0.cluster
     }

@@ -31,6 +31,9 @@ pub struct NodeSettings {
     /// nothing is said.
     #[serde(default)]
     pub client_wait_s: Option<u64>,
+    /// Names of its host by which clients of the API may call it, beside its addresses, `localhost` and the machine's own name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub api_names: Vec<String>,
     /// It has faults on purpose, if its API is asked for them: never where data matters.
     #[serde(default)]
     pub test_faults: bool,

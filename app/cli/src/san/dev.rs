@@ -196,6 +196,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 // They have one machine together.
                 spin_us: Some(0),
                 client_wait_s: None,
+                api_names: Vec::new(),
                 test_faults: true,
             };
             cluster::join(settings, node).map_err(|why| why.to_string())?;

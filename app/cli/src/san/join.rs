@@ -91,6 +91,7 @@ pub(super) fn join(args: &Join) -> Exit {
         folder: absolute(&args.folder),
         spin_us: None,
         client_wait_s: None,
+        api_names: Vec::new(),
         test_faults: false,
     };
     match cluster::join(settings, node) {
