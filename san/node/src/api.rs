@@ -53,6 +53,8 @@ use crate::node::manage::{
 };
 use crate::node::{Node, NodeError};
 
+pub use crate::node::manage::CLUSTER_HEADER;
+
 /// Bytes of a URL at most: names have 64. The HTTP server itself takes 64 KiB.
 const LONGEST_URL: usize = 8 << 10;
 
@@ -73,9 +75,6 @@ pub struct Detach {
     #[serde(default)]
     pub force: bool,
 }
-
-/// The header of every answer that has the cluster's id.
-pub const CLUSTER_HEADER: &str = "loadline-cluster";
 
 /// What went wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

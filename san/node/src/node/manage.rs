@@ -35,8 +35,8 @@ pub use change::Resize;
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use local::{
-    Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume, OwnerView,
-    SessionView, Usable,
+    CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume,
+    OwnerView, SessionView, Usable,
 };
 pub use nodes::{Drain, Move};
 pub use recover::Recover;

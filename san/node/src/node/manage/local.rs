@@ -19,6 +19,9 @@ use crate::event_loop::command::{
 };
 use crate::node::Node;
 
+/// The header of every answer that has the cluster's id.
+pub const CLUSTER_HEADER: &str = "loadline-cluster";
+
 /// How long another node may take to report.
 const REPORTS: Duration = Duration::from_millis(1000);
 /// How long the threads of this node's data path may take.
@@ -322,7 +325,9 @@ impl Node {
                 if id == this.id() {
                     return Ok(this.local().await);
                 }
-                match tokio::time::timeout(REPORTS, fetch(node.api)).await {
+                let cluster = this.cluster_id().to_string();
+                let fetched = fetch(node.api, &cluster, &node.name);
+                match tokio::time::timeout(REPORTS, fetched).await {
                     Ok(report) => report,
                     Err(_) => Err(Silent::Mute("does not answer in time".into())),
                 }
@@ -338,8 +343,9 @@ impl Node {
     }
 }
 
-/// The report of the node with this API.
-async fn fetch(api: SocketAddr) -> Result<LocalView, Silent> {
+/// The report of the node with this API, which must be of this cluster and have this name: otherwise another node listens at the address
+/// that the configuration has.
+async fn fetch(api: SocketAddr, cluster: &str, name: &str) -> Result<LocalView, Silent> {
     let gone = |_| Silent::Gone("does not answer".into());
     let mute = |why: String| Silent::Mute(format!("sends an invalid answer ({why})"));
     let mut stream = TcpStream::connect(api).await.map_err(gone)?;
@@ -353,7 +359,66 @@ async fn fetch(api: SocketAddr) -> Result<LocalView, Silent> {
     if head.split(' ').nth(1) != Some("200") {
         return Err(mute(head.lines().next().unwrap_or_default().into()));
     }
-    serde_json::from_slice(&answer[end + 4..]).map_err(|why| mute(why.to_string()))
+    let another =
+        |of: String| Err(Silent::Mute(format!("is not the node that listens at {api}: that is {of}")));
+    let headers = head.lines().filter_map(|line| line.split_once(": "));
+    let is =
+        headers.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(CLUSTER_HEADER)).map(|(_, id)| id);
+    if is != Some(cluster) {
+        return another(format!(
+            "a node of another cluster ({})",
+            is.unwrap_or("without an id").escape_debug()
+        ));
+    }
+    let report: LocalView =
+        serde_json::from_slice(&answer[end + 4..]).map_err(|why| mute(why.to_string()))?;
+    if report.node != name {
+        return another(format!("node {}", report.node.escape_debug()));
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is reported of a node, if its address answers this.
+    fn fetched(answer: &'static str) -> Result<LocalView, Silent> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let api = listener.local_addr().unwrap();
+            let serves = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request).await;
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+            let fetched = fetch(api, "c1", "node-1").await;
+            serves.await.unwrap();
+            fetched
+        })
+    }
+
+    #[test]
+    fn a_node_of_another_cluster_at_the_address_of_a_node_is_no_member() {
+        const BODY: &str = r#"{"node":"node-1","incarnation":1,"store_fault":null,"silent_loops":0,"volumes":[],"replicas":[],"devices":[]}"#;
+        let says = |head: &str, body: &str| -> Result<LocalView, Silent> {
+            let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+            fetched(Box::leak(answer.into_boxed_str()))
+        };
+        assert!(says("Loadline-Cluster: c1", BODY).is_ok());
+        for (head, body, named) in [
+            ("loadline-cluster: c2", BODY.to_owned(), "another cluster (c2)"),
+            ("server: x", BODY.to_owned(), "another cluster (without an id)"),
+            ("loadline-cluster: c1", BODY.replace("node-1", "node-2"), "node node-2"),
+        ] {
+            let Err(Silent::Mute(why)) = says(head, &body) else { panic!("{head} is a member") };
+            assert!(why.contains(named), "{why}");
+        }
+    }
 }
 
 fn volume(of: &LoopVolume) -> LocalVolume {
