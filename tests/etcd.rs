@@ -78,10 +78,13 @@ fn a_cluster_writes_to_etcd_only_when_something_changes() {
     );
     cluster.start_node(victim);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
-    // Of the owner: two for the takeover, and one when the client comes to the new owner.
+    // Of the owner: two for the takeover. (Clients that connect again raise the number of the attachment.)
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
     let before = revision(&server);
     cluster.kill(owner);
-    writers.wait_for(400);
+    cluster.wait_until_not("disk", "healthy", Duration::from_secs(20));
+    cluster.wait_until("disk", "degraded", Duration::from_secs(20));
     std::thread::sleep(Duration::from_secs(2));
     let writes = revision(&server) - before;
     assert!(
@@ -91,8 +94,7 @@ fn a_cluster_writes_to_etcd_only_when_something_changes() {
     );
     cluster.start_node(owner);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
-    stop.store(true, Ordering::Relaxed);
-    writers.join().check(&cluster.addresses(), "disk");
+    journal.check(&cluster.addresses(), "disk");
 }
 
 /// Without a majority of etcd nothing changes, and clients do not notice. It is said since when. All goes on by itself when the members are
@@ -170,6 +172,42 @@ fn a_wide_volume_is_made_used_and_deleted() {
     cluster.loadline(&["volume", "detach", "wide"]);
     cluster.loadline(&["volume", "delete", "wide", "--confirm", "wide"]);
     assert!(!cluster.loadline(&["volume", "list"]).contains("wide"));
+}
+
+/// A cluster moves from a SQLite file to an etcd while its volumes are in use. The nodes follow, and need the file no more.
+#[test]
+fn a_cluster_moves_from_sqlite_to_etcd_while_it_is_used() {
+    let server = Server::start(3);
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
+    writers.wait_for(200);
+    let (file, url) = (cluster.file(), format!("etcd://{}/{PREFIX}", server.endpoints()));
+    let said = cluster.loadline(&["san", "move-store", &file, &url]);
+    assert!(said.contains("keys) is in etcd://"), "{said}");
+    writers.wait_for(200);
+    let begun = Instant::now();
+    for node in 1..=3 {
+        while !cluster.node_toml(node).contains("etcd://") {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{}", cluster.log(node));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    ["", "-wal", "-shm"].iter().for_each(|end| _ = std::fs::remove_file(format!("{file}{end}")));
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    cluster.loadline(&["volume", "create", "other", "--size", "16MiB"]);
+    for victim in [2, 1] {
+        cluster.kill(victim);
+        writers.wait_for(200);
+        cluster.start_node(victim);
+        cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    }
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
+    let (code, text) = cluster.try_loadline(&["san", "move-store", &file, &url]);
+    assert!(code == 2 && text.contains("there is no cluster"), "{text}");
 }
 
 #[test]

@@ -121,6 +121,11 @@ impl Cluster {
         self.folder.path().join(format!("node-{node}"))
     }
 
+    /// The settings of a node, as they are in its file.
+    pub(crate) fn node_toml(&self, node: u8) -> String {
+        std::fs::read_to_string(self.node_folder(node).join("node.toml")).expect("'join' wrote it")
+    }
+
     /// Where a virtual machine comes for a volume.
     pub(crate) fn vhost_socket(&self, node: u8, volume: &str) -> PathBuf {
         self.node_folder(node).join("vhost").join(format!("{volume}.sock"))

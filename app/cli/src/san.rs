@@ -4,6 +4,7 @@ mod dev;
 mod init;
 mod inspect;
 mod join;
+mod move_store;
 mod probe;
 mod serve;
 mod status;
@@ -27,6 +28,7 @@ enum Command {
     Serve(serve::Serve),
     Status(status::Status),
     Trace(trace::Trace),
+    MoveStore(move_store::MoveStore),
     Dev(dev::Dev),
     /// Check a device that no node has open: the device's table, and the log, the slots and every block of each
     /// replica.
@@ -51,6 +53,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Serve(args) => serve::serve(&args),
         Command::Status(args) => status::status(&args),
         Command::Trace(args) => trace::trace(&args),
+        Command::MoveStore(args) => move_store::move_store(&args),
         Command::Dev(args) => dev::dev(&args),
         Command::Verify(device) => inspect::report(&device, false),
         Command::Dump(device) => inspect::report(&device, true),

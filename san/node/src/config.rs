@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
 //! | [`etcd`] | the store in an etcd, for clusters whose nodes are hosts of their own |
+//! | `following` | a store that moves to another place while nodes use it |
 //! | `identity` | whether a file is still the one that was opened |
 //! | [`service`] | the store on a thread of its own |
 //! | [`sqlite`] | the store as a file, for clusters whose nodes share a machine |
@@ -21,6 +22,7 @@ pub mod catalog;
 #[cfg(test)]
 pub(crate) mod conformance;
 pub mod etcd;
+mod following;
 mod identity;
 #[cfg(test)]
 pub(crate) mod memory;
@@ -33,12 +35,29 @@ pub mod watch;
 use thiserror::Error;
 
 use etcd::EtcdStore;
+use following::{Following, OnMove};
 use sqlite::SqliteStore;
 use url::StoreUrl;
 use watch::Watch;
 
-/// Opens the store of a cluster that was made.
+/// Opens the store of a cluster that was made, or the one that it has moved to.
 pub fn open(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
+    open_and_follow(url, Box::new(|_| {}))
+}
+
+/// The same. `on_move` is called with the new URL whenever the store has moved.
+pub(crate) fn open_and_follow(url: &StoreUrl, on_move: OnMove) -> Result<Box<dyn ConfigStore>, ConfigError> {
+    Ok(Box::new(Following::open(url, open_here, on_move)?))
+}
+
+/// Moves the configuration of a cluster to a new store, while nodes use it: they follow. A move that was cut short continues. Returns how
+/// many keys the configuration has.
+pub fn move_store(from: &StoreUrl, to: &StoreUrl) -> Result<usize, ConfigError> {
+    following::move_store(&mut *open_here(from)?, to, create, open_here)
+}
+
+/// Opens the store at a URL, also if it has moved.
+fn open_here(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
     Ok(match url {
         StoreUrl::Etcd(address) => Box::new(EtcdStore::open(address)?),
         StoreUrl::Sqlite(path) => Box::new(SqliteStore::open(path)?),
@@ -148,7 +167,7 @@ pub enum ConfigError {
     Contended,
 }
 
-/// Changes that one commit may have: etcd refuses a transaction of more than 128 operations.
+/// Changes that one commit may have. Etcd refuses a transaction of more than 128 operations, and one is for the key `moved`.
 pub const MOST_CHANGES: usize = 120;
 
 /// A store of keys and values. Every call waits a few seconds at most.

@@ -48,6 +48,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::config::catalog::{Catalog, change};
 use crate::config::service::Config;
+use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError, ConfigStore};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, LoopSender};
@@ -223,7 +224,9 @@ impl Node {
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
-        let config = Config::start(config::open(&settings.cluster)?)?;
+        let (folder, url) = (settings.folder.clone(), settings.cluster.clone());
+        let on_move = Box::new(move |to: &StoreUrl| crate::settings::store_moved(&folder, &url, to));
+        let config = Config::start(config::open_and_follow(&settings.cluster, on_move)?)?;
         let name = settings.name.clone();
         let (id, node, cluster, count) = config
             .call(move |store| begin_life(store, &name))

@@ -60,6 +60,30 @@ pub enum SettingsError {
     },
 }
 
+/// Writes the new URL of the configuration store into the `node.toml` of a folder. If that fails, the old URL stays there: the node finds the
+/// new one through the old store, as long as that exists.
+pub(crate) fn store_moved(folder: &Path, was: &StoreUrl, is: &StoreUrl) {
+    let path = folder.join("node.toml");
+    let written = std::fs::read_to_string(&path).and_then(|text| {
+        let url = |url: &StoreUrl| toml::Value::from(url.to_string()).to_string();
+        let line = |line: &str| match line.strip_prefix("cluster = ") {
+            Some(old) if old.trim() == url(was) => format!("cluster = {}", url(is)),
+            _ => line.to_owned(),
+        };
+        let text: String = text.lines().map(|text| line(text) + "\n").collect();
+        let new = folder.join("node.toml.new");
+        std::fs::write(&new, text)?;
+        std::fs::File::open(&new)?.sync_all()?;
+        std::fs::rename(&new, &path)
+    });
+    if let Err(error) = written {
+        tracing::warn!(
+            "{}: the new place of the configuration ({is}) cannot be written: {error}",
+            path.display()
+        );
+    }
+}
+
 impl NodeSettings {
     /// Reads them.
     pub fn read(path: &Path) -> Result<NodeSettings, SettingsError> {

@@ -24,7 +24,7 @@ use loadline_base::limits::STACK;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::watch::Watch;
-use super::{Change, ConfigError, ConfigStore, MOST_CHANGES, Stored};
+use super::{Change, ConfigError, ConfigStore, Stored};
 use address::EtcdAddress;
 use members::Members;
 
@@ -136,11 +136,6 @@ impl ConfigStore for EtcdStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
-        assert!(
-            changes.len() <= MOST_CHANGES,
-            "a commit has at most {MOST_CHANGES} changes, and not {}",
-            changes.len()
-        );
         let named = |change: &Change| Change { key: self.address.data_key(&change.key), ..change.clone() };
         let changes: Vec<Change> = changes.iter().map(named).collect();
         self.call(move |members| Box::pin(async move { members.commit(&changes).await }))

@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 
 use super::identity::Identity;
 use super::watch::Watch;
-use super::{Change, ConfigError, ConfigStore, MOST_CHANGES, Stored};
+use super::{Change, ConfigError, ConfigStore, Stored};
 
 /// In the header of the file: it is ours.
 const APPLICATION: u32 = 0x4c4c_7361;
@@ -178,11 +178,6 @@ impl ConfigStore for SqliteStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
-        assert!(
-            changes.len() <= MOST_CHANGES,
-            "a commit has at most {MOST_CHANGES} changes, and not {}",
-            changes.len()
-        );
         self.check()?;
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unavailable)?;
