@@ -47,6 +47,7 @@ impl EtcdStore {
     /// Makes an empty configuration. No key may have its prefix.
     pub fn create(address: &EtcdAddress) -> Result<EtcdStore, ConfigError> {
         let mut store = EtcdStore::connect(address)?;
+        store.call(|members| Box::pin(members.agree()))?;
         let format = Change {
             key: address.format_key(),
             expected: None,
@@ -70,6 +71,7 @@ impl EtcdStore {
     /// Opens a configuration that is there.
     pub fn open(address: &EtcdAddress) -> Result<EtcdStore, ConfigError> {
         let mut store = EtcdStore::connect(address)?;
+        store.call(|members| Box::pin(members.agree()))?;
         let (shown, key) = (address.to_string(), address.format_key());
         let Some(found) = store.call(move |members| Box::pin(async move { members.get(&key).await }))? else {
             return Err(ConfigError::Missing(shown));
@@ -83,6 +85,11 @@ impl EtcdStore {
 
     /// Starts the thread. It ends, and its connections with it, when the store is dropped.
     fn connect(address: &EtcdAddress) -> Result<EtcdStore, ConfigError> {
+        if address.sends_a_password_in_clear_text() {
+            tracing::warn!(
+                "the password of etcd's user is sent in clear text: name the authority of etcd's certificates with ca=FILE"
+            );
+        }
         let failed = |error: std::io::Error| ConfigError::Unavailable(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (tasks, mut wanted) = unbounded_channel::<Task>();

@@ -114,11 +114,13 @@ impl ConfigStore for Following {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
-        assert!(
-            changes.len() <= MOST_CHANGES,
-            "a commit has at most {MOST_CHANGES} changes, and not {}",
-            changes.len()
-        );
+        if changes.len() > MOST_CHANGES {
+            let why = format!(
+                "a change of {} keys at once is too large: at most {MOST_CHANGES} are possible",
+                changes.len()
+            );
+            return Err(ConfigError::Unavailable(why));
+        }
         let mut own = Vec::with_capacity(changes.len() + 1);
         for change in changes {
             let expected = match change.expected.map(|version| version.checked_sub(self.base)) {

@@ -4,12 +4,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
 use super::super::ConfigError;
 
 /// The port at which etcd serves its clients.
 const PORT: u16 = 2379;
 /// The prefix of the keys of a cluster whose URL has none.
 const PREFIX: &str = "loadline";
+/// What an option of the URL cannot have as it is.
+const OPTION: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'?').add(b'#').add(b' ').add(b'"');
 /// The form of the URL, for messages.
 const FORM: &str = "write etcd://HOST:PORT,HOST:PORT,HOST:PORT/PREFIX, followed by the options that you need: \
                     ?ca=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE";
@@ -64,6 +68,11 @@ impl EtcdAddress {
         Ok(Some((name.clone(), text.lines().next().unwrap_or_default().to_owned())))
     }
 
+    /// Whether a password is sent over connections that are not encrypted.
+    pub(super) fn sends_a_password_in_clear_text(&self) -> bool {
+        self.user.is_some() && self.ca.is_none()
+    }
+
     /// The same with absolute paths, as every process of this machine finds the files, whatever its current folder is.
     pub(crate) fn absolute(self) -> EtcdAddress {
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
@@ -91,6 +100,10 @@ impl FromStr for EtcdAddress {
                 return Err(wrong(format!("the prefix \"{prefix}\" has a character that is not allowed")));
             }
         };
+        if prefix.split('/').any(|part| matches!(part, "" | "data" | "format")) {
+            let why = "has an empty part, or one that clusters use themselves (data, format)";
+            return Err(wrong(format!("the prefix \"{prefix}\" {why}")));
+        }
         let endpoints: Vec<String> =
             hosts.split(',').map(endpoint).collect::<Result<_, _>>().map_err(wrong)?;
         if let Some(twice) = endpoints.iter().enumerate().find(|(at, one)| endpoints[..*at].contains(one)) {
@@ -100,6 +113,10 @@ impl FromStr for EtcdAddress {
         let (mut cert, mut key, mut user, mut password) = (None, None, None, None);
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let value = percent_decode_str(value)
+                .decode_utf8()
+                .map_err(|_| wrong(format!("the value of \"{name}\" is not UTF-8")))?;
+            let value: &str = &value;
             if value.is_empty() {
                 return Err(wrong(format!("the option \"{name}\" has no value")));
             }
@@ -169,13 +186,14 @@ impl fmt::Display for EtcdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "etcd://{}/{}", self.endpoints.join(","), self.prefix)?;
         let mut options: Vec<String> = Vec::new();
-        options.extend(self.ca.iter().map(|path| format!("ca={}", path.display())));
+        let shown = |path: &Path| utf8_percent_encode(&path.to_string_lossy(), OPTION).to_string();
+        options.extend(self.ca.iter().map(|path| format!("ca={}", shown(path))));
         if let Some((cert, key)) = &self.identity {
-            options.push(format!("cert={}&key={}", cert.display(), key.display()));
+            options.push(format!("cert={}&key={}", shown(cert), shown(key)));
         }
-        options.extend(
-            self.user.iter().map(|(name, file)| format!("user={name}&password-file={}", file.display())),
-        );
+        options.extend(self.user.iter().map(|(name, file)| {
+            format!("user={}&password-file={}", utf8_percent_encode(name, OPTION), shown(file))
+        }));
         match options.is_empty() {
             true => Ok(()),
             false => write!(f, "?{}", options.join("&")),
@@ -201,6 +219,7 @@ mod tests {
         for text in [
             "etcd://a:2379/loadline",
             "etcd://a:2379,b:1/x?ca=/c.pem&cert=/d.pem&key=/e.pem&user=u&password-file=/p",
+            "etcd://a:2379/x?ca=/a%26b%20c%25/d.pem",
             "etcd://[::1]:2379/x?user=u&password-file=/p",
         ] {
             let address: EtcdAddress = text["etcd://".len()..].parse().unwrap();
@@ -226,6 +245,8 @@ mod tests {
             ("a?cert=/x&key=/y", "needs TLS"),
             ("a?user=u", "user and password-file belong together"),
             ("a/x y", "the prefix"),
+            ("a/x/data/y", "the prefix"),
+            ("a/x//y", "the prefix"),
         ] {
             let why = text.parse::<EtcdAddress>().unwrap_err();
             assert!(why.contains(named) && why.contains("etcd://HOST:PORT"), "{text}: {why}");

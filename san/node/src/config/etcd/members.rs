@@ -16,8 +16,10 @@ use tonic::transport::Endpoint;
 use super::super::{Change, ConfigError, Stored};
 use super::address::EtcdAddress;
 
-/// How long a connection to a member, and the proof of a user, may take.
+/// How long a connection to a member may take.
 const CONNECTS: Duration = Duration::from_secs(1);
+/// How long a connection and the proof of a user may take: etcd writes each proof to its log, as it does a commit.
+const AUTHENTICATES: Duration = Duration::from_secs(5);
 /// How long the answer to a read is waited for before the next member is asked.
 const READS: Duration = Duration::from_secs(2);
 /// How long the answer to a commit is waited for. An etcd on a slow disk takes a second or more.
@@ -31,7 +33,7 @@ const ANSWER: usize = 64 << 20;
 
 /// Connects to a member. The error says why it is not possible.
 pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Client, String> {
-    let connected = timeout(CONNECTS, async {
+    let connected = timeout(AUTHENTICATES, async {
         let scheme = if address.ca().is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{member}")).map_err(|error| why(&error))?;
         // No pings: etcd disconnects a client that sends them more often than every five seconds, or while it asks for nothing.
@@ -46,14 +48,18 @@ pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Clien
             }
             endpoint = endpoint.tls_config(tls).map_err(|error| why(&error))?;
         }
-        let channel = endpoint.connect().await.map_err(|error| why(&error))?;
+        let channel = timeout(CONNECTS, endpoint.connect()).await;
+        let channel = channel.map_err(|_| format!("no connection within {} s", CONNECTS.as_secs()))?;
+        let channel = channel.map_err(|error| why(&error))?;
         let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         if let Some((name, password)) = address.user().map_err(|why| why.to_string())? {
             options = options.with_user(name, password);
         }
         Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| why(&error))
     });
-    connected.await.unwrap_or_else(|_| Err(format!("no connection within {} s", CONNECTS.as_secs())))
+    connected
+        .await
+        .unwrap_or_else(|_| Err(format!("no proof of the user within {} s", AUTHENTICATES.as_secs())))
 }
 
 /// An error with what has caused it: `tonic` states the cause only there.
@@ -83,8 +89,10 @@ pub(super) struct Members {
     /// The member that is used, or is tried next.
     at: usize,
     connection: Option<Connection>,
-    /// The id of the etcd that answered first. Each start of a restored backup has another one.
+    /// The id of the etcd that answered first. A restored backup has another one, unless it was restored with the same token and addresses.
     cluster: Option<u64>,
+    /// The highest revision of an answer. Each answer is of the newest state, so a lower one is of an older copy.
+    highest: u64,
 }
 
 struct Connection {
@@ -103,7 +111,7 @@ impl Members {
     pub(super) fn new(address: EtcdAddress) -> Members {
         // Each process begins at another member, so that not all use the same one.
         let at = std::process::id() as usize % address.endpoints().len();
-        Members { address, at, connection: None, cluster: None }
+        Members { address, at, connection: None, cluster: None, highest: 0 }
     }
 
     /// The number of the member that is used.
@@ -147,10 +155,40 @@ impl Members {
             self.next_member();
             return Err(ConfigError::OtherEtcd { member, was, is });
         }
+        let (was, is) = (self.highest, header.revision() as u64);
+        if is < was {
+            self.next_member();
+            return Err(ConfigError::WentBack { was, is });
+        }
+        self.highest = is;
         if let Some(connection) = &mut self.connection {
             connection.answered = Instant::now();
         }
-        Ok(header.revision() as u64)
+        Ok(is)
+    }
+
+    /// Asks every member which etcd it belongs to. Fails if they do not agree: a member that was restored, or was set up anew, would
+    /// be believed by whoever asks it first. Members that do not answer are passed over.
+    pub(super) async fn agree(&mut self) -> Result<(), ConfigError> {
+        let ask = |member: &String| {
+            let (address, member) = (self.address.clone(), member.clone());
+            tokio::spawn(async move {
+                let client = connect(&address, &member).await.ok()?;
+                let options = GetOptions::new().with_count_only();
+                let asked = client.kv_client().get(address.format_key(), Some(options)).await.ok()?;
+                Some((member, asked.header()?.cluster_id()))
+            })
+        };
+        let asked: Vec<_> = self.address.endpoints().iter().map(ask).collect();
+        let mut found: Option<u64> = self.cluster;
+        for answer in asked {
+            let Ok(Ok(Some((member, is)))) = timeout(AUTHENTICATES, answer).await else { continue };
+            let was = *found.get_or_insert(is);
+            if was != is {
+                return Err(ConfigError::OtherEtcd { member, was, is });
+            }
+        }
+        Ok(())
     }
 
     /// Reads a key, or all keys that begin so, at a revision (0: the newest), and sends that to one member after the other until one

@@ -154,9 +154,42 @@ fn an_etcd_that_was_restored_or_is_another_one_is_not_used() {
         assert!(why.to_string().contains("another etcd"), "{why}");
         assert!(store.commit(&[put("b", None, "x")]).is_err());
     }
+    // Not one that goes by the same id, either.
+    let mut store = EtcdStore::open(&at).unwrap();
+    let same = server.backup();
+    assert!(store.commit(&[put("c", None, "x")]).unwrap());
+    same(&server);
+    assert!(store.get("c").unwrap_err().to_string().contains("went back"));
+    assert!(store.commit(&[put("d", None, "x")]).is_err());
     // A new process uses what is there.
     assert_eq!(EtcdStore::open(&at).unwrap().get("a").unwrap().unwrap().value, b"old");
     assert_eq!(EtcdStore::open(&at).unwrap().get("b").unwrap(), None, "nothing was done meanwhile");
+}
+
+#[test]
+fn members_of_two_etcds_are_refused() {
+    let (one, other) = (Server::start(1), Server::start(1));
+    EtcdStore::create(&address(&one.endpoint(0), "x")).unwrap();
+    let both = format!("{},{}", one.endpoint(0), other.endpoint(0));
+    for opened in [EtcdStore::open(&address(&both, "x")), EtcdStore::create(&address(&both, "y"))] {
+        assert!(matches!(opened, Err(ConfigError::OtherEtcd { .. })), "{opened:?}");
+    }
+    other.kill(0);
+    EtcdStore::open(&address(&both, "x")).expect("a member that does not answer is passed over");
+}
+
+#[test]
+fn more_keys_than_an_answer_has_are_listed_at_one_revision() {
+    let server = Server::start(1);
+    let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
+    for part in 0..11 {
+        let changes: Vec<Change> =
+            (0..100).map(|key| put(&format!("key/{part:02}{key:02}"), None, "x")).collect();
+        assert!(store.commit(&changes).unwrap());
+    }
+    let (revision, listed) = store.list("key/").unwrap();
+    assert_eq!((listed.len(), revision), (1100, store.revision().unwrap()));
+    assert!(listed.is_sorted_by(|one, next| one.0 < next.0), "none comes twice");
 }
 
 #[test]

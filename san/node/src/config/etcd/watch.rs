@@ -18,7 +18,7 @@ const SILENT: Duration = Duration::from_secs(6);
 /// How long the making of a watch may take.
 const MADE: Duration = Duration::from_secs(2);
 /// How long after a member has failed the next one is tried.
-const AGAIN: Duration = Duration::from_millis(250);
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Receives the notices of a task that watches.
 pub(super) struct EtcdWatch {

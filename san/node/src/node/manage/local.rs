@@ -378,6 +378,46 @@ async fn fetch(api: SocketAddr, cluster: &str, name: &str) -> Result<LocalView, 
     Ok(report)
 }
 
+fn volume(of: &LoopVolume) -> LocalVolume {
+    let view::View { status, blocked, epoch, owner, groups, members, .. } = &of.view;
+    let group = |group: &view::GroupView| LocalGroup {
+        in_sync: group.in_sync,
+        least: group.least,
+        reads: group.reads,
+        room: group.room,
+    };
+    let member = |member: &view::MemberView| LocalMember {
+        replica: member.replica.0,
+        required: member.required,
+        session: SessionView::of(member.session),
+    };
+    LocalVolume {
+        id: of.id.0,
+        doing: Doing::of(*status),
+        blocked: blocked.clone(),
+        epoch: epoch.0,
+        owner: owner.map(OwnerView::from),
+        groups: groups.iter().map(group).collect(),
+        members: members.iter().map(member).collect(),
+        returning: of.returning.iter().map(|(replica, blocks)| (replica.0, *blocks)).collect(),
+    }
+}
+
+fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
+    let (state, why) = if open.failed || open.view.failed {
+        (Usable::Failed, Some("its device has failed".into()))
+    } else if open.view.damaged {
+        (Usable::Damaged, Some("the node found the copy damaged when the node opened it".into()))
+    } else if open.view.went_back {
+        (Usable::Damaged, Some(OLDER.into()))
+    } else {
+        (Usable::Open, None)
+    };
+    let follows = open.view.follows;
+    let (epoch, owner) = (Some(follows.epoch.0), Some(OwnerView::from(follows.owner)));
+    LocalReplica { id, state, why, epoch, owner }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
@@ -419,44 +459,4 @@ mod tests {
             assert!(why.contains(named), "{why}");
         }
     }
-}
-
-fn volume(of: &LoopVolume) -> LocalVolume {
-    let view::View { status, blocked, epoch, owner, groups, members, .. } = &of.view;
-    let group = |group: &view::GroupView| LocalGroup {
-        in_sync: group.in_sync,
-        least: group.least,
-        reads: group.reads,
-        room: group.room,
-    };
-    let member = |member: &view::MemberView| LocalMember {
-        replica: member.replica.0,
-        required: member.required,
-        session: SessionView::of(member.session),
-    };
-    LocalVolume {
-        id: of.id.0,
-        doing: Doing::of(*status),
-        blocked: blocked.clone(),
-        epoch: epoch.0,
-        owner: owner.map(OwnerView::from),
-        groups: groups.iter().map(group).collect(),
-        members: members.iter().map(member).collect(),
-        returning: of.returning.iter().map(|(replica, blocks)| (replica.0, *blocks)).collect(),
-    }
-}
-
-fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
-    let (state, why) = if open.failed || open.view.failed {
-        (Usable::Failed, Some("its device has failed".into()))
-    } else if open.view.damaged {
-        (Usable::Damaged, Some("the node found the copy damaged when the node opened it".into()))
-    } else if open.view.went_back {
-        (Usable::Damaged, Some(OLDER.into()))
-    } else {
-        (Usable::Open, None)
-    };
-    let follows = open.view.follows;
-    let (epoch, owner) = (Some(follows.epoch.0), Some(OwnerView::from(follows.owner)));
-    LocalReplica { id, state, why, epoch, owner }
 }

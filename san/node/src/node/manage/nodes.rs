@@ -85,13 +85,13 @@ impl Node {
                     ))));
                 }
                 let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
-                let replicas: Vec<Change> =
+                let mut parts: Vec<Change> =
                     here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)).collect();
-                let mut changes = vec![removed(format!("node/{id}"), catalog.nodes[&id].1)];
                 let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
-                changes.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
-                changes.extend(reach::forget(store, id)?);
-                if steps::each(store, &replicas)? && store.commit(&changes)? {
+                parts.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
+                parts.extend(reach::forget(store, id)?);
+                let node = removed(format!("node/{id}"), catalog.nodes[&id].1);
+                if steps::each(store, &parts)? && store.commit(&[node])? {
                     return Ok(Ok(()));
                 }
             }

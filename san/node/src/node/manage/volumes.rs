@@ -456,7 +456,9 @@ impl Node {
         let set = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
-                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(false) };
+                // A volume that is being deleted in steps is attached nowhere any more.
+                let there = catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready);
+                let Some((volume, version)) = there else { return Ok(false) };
                 let next = Volume { attached, ..volume.clone() };
                 if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
                     return Ok(true);
