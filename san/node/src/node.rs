@@ -224,8 +224,8 @@ impl Node {
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
-        let (folder, url) = (settings.folder.clone(), settings.cluster.clone());
-        let on_move = Box::new(move |to: &StoreUrl| crate::settings::store_moved(&folder, &url, to));
+        let folder = settings.folder.clone();
+        let on_move = Box::new(move |to: &StoreUrl| crate::settings::store_moved(&folder, to));
         let config = Config::start(config::open_and_follow(&settings.cluster, on_move)?)?;
         let name = settings.name.clone();
         let (id, node, cluster, count) = config

@@ -62,17 +62,14 @@ pub enum SettingsError {
 
 /// Writes the new URL of the configuration store into the `node.toml` of a folder. If that fails, the old URL stays there: the node finds the
 /// new one through the old store, as long as that exists.
-pub(crate) fn store_moved(folder: &Path, was: &StoreUrl, is: &StoreUrl) {
+pub(crate) fn store_moved(folder: &Path, is: &StoreUrl) {
     let path = folder.join("node.toml");
     let written = std::fs::read_to_string(&path).and_then(|text| {
-        let url = |url: &StoreUrl| toml::Value::from(url.to_string()).to_string();
-        let line = |line: &str| match line.strip_prefix("cluster = ") {
-            Some(old) if old.trim() == url(was) => format!("cluster = {}", url(is)),
-            _ => line.to_owned(),
-        };
-        let text: String = text.lines().map(|text| line(text) + "\n").collect();
+        let none = || std::io::Error::other("it has no line \"cluster = ...\"");
+        let text = with_store(&text, is).ok_or_else(none)?;
         let new = folder.join("node.toml.new");
         std::fs::write(&new, text)?;
+        std::fs::set_permissions(&new, std::fs::metadata(&path)?.permissions())?;
         std::fs::File::open(&new)?.sync_all()?;
         std::fs::rename(&new, &path)
     });
@@ -82,6 +79,13 @@ pub(crate) fn store_moved(folder: &Path, was: &StoreUrl, is: &StoreUrl) {
             path.display()
         );
     }
+}
+
+/// The text of a `node.toml` with this URL of the configuration store. `None` if no line has the key.
+fn with_store(text: &str, store: &StoreUrl) -> Option<String> {
+    let is_key = |line: &&str| line.split_once('=').is_some_and(|(key, _)| key.trim() == "cluster");
+    let old = text.lines().find(is_key)?;
+    Some(text.replacen(old, &format!("cluster = {}", toml::Value::from(store.to_string())), 1))
 }
 
 impl NodeSettings {
@@ -104,5 +108,22 @@ impl NodeSettings {
     /// How long a client's request waits while its volume is not served.
     pub fn client_wait(&self) -> Duration {
         Duration::from_secs(self.client_wait_s.unwrap_or(CLIENT_WAIT_S))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_moved_is_written_however_the_line_was() {
+        let store: StoreUrl = "etcd://a:2379/x".parse().unwrap();
+        for line in ["cluster = \"/srv/a.db\"", "cluster='sqlite:/srv/a.db'", "  cluster   = \"a.db\" # old"]
+        {
+            let text = format!("name = \"n\"\n{line}\nfolder = \"/f\"\n");
+            let settings: NodeSettings = toml::from_str(&with_store(&text, &store).unwrap()).unwrap();
+            assert_eq!((settings.cluster, settings.name.as_str()), (store.clone(), "n"));
+        }
+        assert_eq!(with_store("name = \"n\"\n", &store), None);
     }
 }

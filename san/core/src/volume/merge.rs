@@ -32,7 +32,8 @@ pub struct Merged {
     pub winners: Vec<Winner>,
 }
 
-/// See the module. `known`: up to here, at least, everything is acknowledged: as a replica reported that may be missing here.
+/// Merges the seal reports of replicas into what all members must hold, by the rules above. `known` is the highest commit point that any
+/// replica has reported, also one that has no report here: every write up to it is acknowledged.
 pub fn merge(reports: &BTreeMap<ReplicaId, SealReport>, known: Position) -> Merged {
     let highest = reports.values().map(|report| report.commit_point).fold(known, Position::max);
     let (whole, damaged): (Vec<_>, Vec<_>) =

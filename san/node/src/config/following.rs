@@ -230,15 +230,22 @@ pub(super) fn move_store(
         .filter(|(key, _)| !matches!(key.as_str(), MOVED | CLUSTER) && !there.contains_key(key))
         .map(made)
         .collect();
-    for part in rest.chunks(MOST_CHANGES) {
-        if !new.commit(part)? {
+    // Each part expects that the store is still being filled. After another process has completed it, nodes change it, and nothing is
+    // to be made anew that they have removed.
+    for part in rest.chunks(MOST_CHANGES - 1) {
+        let Some(still) = new.get(FILLING)? else { return Err(ConfigError::Contended) };
+        let same = Change { key: FILLING.into(), expected: Some(still.version), value: Some(still.value) };
+        let step: Vec<Change> = std::iter::once(same).chain(part.iter().cloned()).collect();
+        if !new.commit(&step)? {
             return Err(ConfigError::Contended);
         }
     }
-    let filling = new.get(FILLING)?.map(|stored| stored.version);
+    let Some(filling) = new.get(FILLING)?.map(|stored| stored.version) else {
+        return Err(ConfigError::Contended);
+    };
     let last = [
         Change { key: CLUSTER.into(), expected: None, value: Some(cluster.value) },
-        Change { key: FILLING.into(), expected: filling, value: None },
+        Change { key: FILLING.into(), expected: Some(filling), value: None },
     ];
     match new.commit(&last)? {
         true => Ok(count),

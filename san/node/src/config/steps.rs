@@ -55,7 +55,7 @@ pub fn extend(
 }
 
 /// Makes `rest`, and then `last`, which removes the guard. `to_go` is the guard at the moment of the first step if there are several: its
-/// new value says that it is to go, so that nobody begins anything with it.
+/// new value says that it is to go, so that no process begins anything with it.
 pub fn shrink(
     store: &mut dyn ConfigStore,
     to_go: Change,

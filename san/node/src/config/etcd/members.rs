@@ -175,14 +175,16 @@ impl Members {
             tokio::spawn(async move {
                 let client = connect(&address, &member).await.ok()?;
                 let options = GetOptions::new().with_count_only();
-                let asked = client.kv_client().get(address.format_key(), Some(options)).await.ok()?;
+                let mut client = client.kv_client();
+                let asked =
+                    timeout(READS, client.get(address.format_key(), Some(options))).await.ok()?.ok()?;
                 Some((member, asked.header()?.cluster_id()))
             })
         };
         let asked: Vec<_> = self.address.endpoints().iter().map(ask).collect();
         let mut found: Option<u64> = self.cluster;
         for answer in asked {
-            let Ok(Ok(Some((member, is)))) = timeout(AUTHENTICATES, answer).await else { continue };
+            let Ok(Some((member, is))) = answer.await else { continue };
             let was = *found.get_or_insert(is);
             if was != is {
                 return Err(ConfigError::OtherEtcd { member, was, is });
@@ -303,7 +305,8 @@ fn refusal(status: &tonic::Status) -> Option<ConfigError> {
     let text = match status.code() {
         Code::ResourceExhausted if said.contains("space") => format!(
             "etcd refuses all changes, because the database of a member has reached its quota ({said}). Compact and defragment etcd, then \
-             clear the alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm"
+             clear the alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm. If \
+             that frees too little, raise --quota-backend-bytes of each member"
         ),
         Code::PermissionDenied | Code::Unauthenticated => {
             format!("etcd does not let this user change the configuration: {said}")

@@ -219,16 +219,29 @@ fn a_full_etcd_is_named_with_the_command_that_helps() {
     let server = Server::with(1, &["--quota-backend-bytes", "4194304"]);
     let mut store = EtcdStore::create(&address(&server.endpoints(), "x")).unwrap();
     let large = "x".repeat(500_000);
-    let mut fault = None;
-    for key in 0..40 {
-        if let Err(why) = store.commit(&[put(&format!("large/{key}"), None, &large)]) {
-            fault = Some(why.to_string());
-            break;
+    // One key is changed again and again: etcd keeps its history.
+    let (mut fault, mut expected) = (None, None);
+    for _ in 0..40 {
+        match store.commit(&[put("large", expected, &large)]) {
+            Ok(made) => assert!(made),
+            Err(why) => {
+                fault = Some(why.to_string());
+                break;
+            }
         }
+        expected = store.get("large").unwrap().map(|stored| stored.version);
     }
     let why = fault.expect("it is full");
     assert!(why.contains("quota") && why.contains("etcdctl alarm disarm"), "{why}");
-    assert!(store.get("large/0").unwrap().is_some(), "it can be read");
+    assert!(store.get("large").unwrap().is_some(), "it can be read");
+    // The commands that are named help.
+    let etcdctl = |words: &[&str]| {
+        assert!(server.etcdctl(&[&["--endpoints", &server.endpoint(0)][..], words].concat()), "{words:?}");
+    };
+    etcdctl(&["compact", &store.revision().unwrap().to_string()]);
+    etcdctl(&["defrag", "--cluster"]);
+    etcdctl(&["alarm", "disarm"]);
+    assert!(store.commit(&[put("small", None, "x")]).unwrap());
 }
 
 #[test]

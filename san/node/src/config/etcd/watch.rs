@@ -11,7 +11,7 @@ use super::super::watch::Watch;
 use super::address::EtcdAddress;
 use super::members::connect;
 
-/// How often the progress of a watch is asked for.
+/// How often a watch requests its progress.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// How long a watch may be silent.
 const SILENT: Duration = Duration::from_secs(6);
@@ -53,7 +53,7 @@ pub(super) fn start(address: EtcdAddress, member: usize, revision: u64) -> EtcdW
 
 async fn watch(address: EtcdAddress, mut member: usize, mut revision: u64, notices: Sender<()>) {
     let count = address.endpoints().len();
-    // An error of `send` says that nobody waits any more.
+    // `send` fails when the watch was dropped.
     loop {
         if let Ok(stream) = begin(&address, &address.endpoints()[member % count], revision).await
             && !follow(stream, &mut revision, &notices).await
@@ -77,7 +77,7 @@ async fn begin(address: &EtcdAddress, member: &str, revision: u64) -> Result<Wat
     made.map_err(|_| ())?.map_err(|_| ())
 }
 
-/// Gives notice of each change until the watch ends or is silent. False if nobody waits any more.
+/// Gives notice of each change until the watch ends or is silent. False if the watch was dropped.
 async fn follow(mut stream: WatchStream, revision: &mut u64, notices: &Sender<()>) -> bool {
     let (mut asked, mut heard) = (Instant::now(), Instant::now());
     loop {
