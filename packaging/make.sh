@@ -82,7 +82,7 @@ gather() {
 build() { env -u SOURCE_DATE_EPOCH cargo build --locked --profile packaged -p loadline "$@"; }
 
 # The program is copied to each host of a fleet, so it stays small: bytes, without debug symbols.
-most=18000000
+most=15000000
 
 is_small() {
     local size
