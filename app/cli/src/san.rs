@@ -1,13 +1,16 @@
 //! `loadline san`: clusters of the virtual SAN, and what lies on their devices.
 
+mod access;
 mod dev;
 mod init;
 mod inspect;
 mod join;
 mod move_store;
 mod probe;
+mod protection;
 mod serve;
 mod status;
+mod token;
 mod trace;
 
 use crate::process::exit::Exit;
@@ -25,6 +28,8 @@ pub(crate) struct Args {
 enum Command {
     Init(init::Init),
     Join(join::Join),
+    Token(token::Token),
+    Access(access::Args),
     Serve(serve::Serve),
     Status(status::Status),
     Trace(trace::Trace),
@@ -50,6 +55,8 @@ pub(crate) fn run(args: Args) -> Exit {
     match args.command {
         Command::Init(args) => init::init(&args),
         Command::Join(args) => join::join(&args),
+        Command::Token(args) => token::token(&args),
+        Command::Access(args) => access::access(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Status(args) => status::status(&args),
         Command::Trace(args) => trace::trace(&args),

@@ -10,6 +10,7 @@ use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::direct_read::DirectRead;
 use loadline_san_device::pool::Blocks;
+use loadline_san_transport::channel::Channel;
 
 use crate::login::{Chosen, Login};
 use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, SessionEnd};
@@ -124,7 +125,7 @@ impl Protocol {
 #[derive(Debug)]
 pub struct Opening<'a> {
     /// The connection, which does not block.
-    pub socket: OwnedFd,
+    pub channel: Channel,
     /// The size of the volume that the client knows, in bytes.
     pub bytes: u64,
     /// The name of the volume.
@@ -147,13 +148,14 @@ pub enum AnySession {
 impl AnySession {
     /// Begins a session. The error says why that cannot be.
     pub fn open(protocol: Protocol, opening: Opening<'_>) -> std::io::Result<AnySession> {
-        let Opening { socket, bytes, name, chosen, attachment } = opening;
+        let Opening { channel, bytes, name, chosen, attachment } = opening;
         Ok(match protocol {
             Protocol::Nbd => {
-                AnySession::Nbd(Box::new(nbd::connection::Connection::new(socket, bytes, chosen)))
+                AnySession::Nbd(Box::new(nbd::connection::Connection::new(channel, bytes, chosen)))
             }
             Protocol::Vhost => {
                 let attachment = attachment.ok_or_else(|| Error::other("it is not owned here"))?;
+                let socket = channel.into_socket();
                 AnySession::Vhost(Box::new(vhost::session::Session::new(socket, bytes, name, attachment)?))
             }
         })

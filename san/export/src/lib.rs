@@ -15,7 +15,6 @@
 //! | [`front_ends`] | all protocols: the one place that names each |
 //! | [`nbd`] | the network block device: any client that speaks NBD |
 //! | [`vhost`] | vhost-user-blk: virtual machines and programs on the same host, by memory that both see |
-//! | [`socket`] | calls on sockets that do not wait |
 //!
 //! A protocol is a folder with a [`Session`](session::Session), a [`Login`](login::Login) unless each volume has a socket of its own,
 //! and its lines in [`front_ends`].
@@ -25,6 +24,5 @@ pub mod front_ends;
 pub mod login;
 pub mod nbd;
 pub mod session;
-pub mod socket;
 pub mod vhost;
 pub mod ways;

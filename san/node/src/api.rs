@@ -24,13 +24,16 @@
 //! | `DELETE /v1/test-faults` | |
 //! | `GET /v1/openapi.json` | all of this, for programs |
 //!
-//! A request that a browser may have sent for a page of another site is refused (`browsers`).
+//! A request that a browser may have sent for a page of another site is refused (`browsers`), and one of a caller that may not do it
+//! (`roles`). Where callers come from, and what is known of them: `listener`.
 //!
 //! What fails is answered with a [`Fault`]: also a path or a method that there is not, a URL that is too long or that is not UTF-8,
 //! and a body that is not JSON. Only what is no request of HTTP at all is answered by the HTTP server itself, with a status and no
 //! body.
 
 mod browsers;
+mod listener;
+pub(crate) mod roles;
 
 use std::net::SocketAddr;
 
@@ -46,12 +49,11 @@ use axum::{Json, Router};
 use loadline_packed::unpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 
+use crate::node::Node;
 use crate::node::manage::{
     AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault, TraceRequests,
 };
-use crate::node::{Node, NodeError};
 
 pub use crate::node::manage::CLUSTER_HEADER;
 
@@ -103,22 +105,12 @@ impl IntoResponse for ManageError {
     }
 }
 
-impl Node {
-    /// Binds the socket of the API. The future answers requests.
-    pub(crate) async fn open_api(
-        &self,
-        address: SocketAddr,
-    ) -> Result<impl Future<Output = NodeError> + use<>, NodeError> {
-        let listen = |error| NodeError::Listen { what: format!("{address} (the API)"), error };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
-        let names = browsers::Names::new(self.api_names());
-        let router = router(self.clone())
-            .layer(axum::middleware::from_fn_with_state(names, browsers::refuse_foreign_pages));
-        Ok(async move {
-            let ended = axum::serve(listener, router).await;
-            NodeError::Io(ended.err().unwrap_or_else(|| std::io::Error::other("the API has ended")))
-        })
-    }
+/// All of the API, for callers that may call it.
+fn service(node: &Node) -> Router {
+    let names = browsers::Names::new(node.api_names());
+    router(node.clone())
+        .layer(axum::middleware::from_fn_with_state(node.clone(), roles::refuse_strangers))
+        .layer(axum::middleware::from_fn_with_state(names, browsers::refuse_foreign_pages))
 }
 
 fn router(node: Node) -> Router {

@@ -2,12 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::catalog::{Catalog, Cluster, Node, change};
+use crate::config::catalog::{Catalog, Cluster, Node, Transport, certificate_s, change};
 use crate::config::url::StoreUrl;
-use crate::config::{self, ConfigError};
+use crate::config::{self, Change, ConfigError, ConfigStore, steps};
+use crate::identity::access::{self, Role};
+use crate::identity::authority::Authority;
+use crate::identity::files::Identity;
+use crate::identity::token::{self, Token};
+use crate::identity::{IdentityError, fingerprint};
+use crate::node::security::subject;
 use crate::settings::NodeSettings;
 
 /// Length of leases, if nothing else is said: a node that is killed is excluded after that.
@@ -38,6 +45,24 @@ pub enum JoinError {
         /// The address that both nodes name.
         address: SocketAddr,
     },
+    /// Its identity, or its token.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The cluster wants one.
+    #[error(
+        "connections between the nodes of this cluster are protected, so a node joins with a token: 'loadline san init' printed one for the \
+         first node, and 'loadline san token' makes one on a node of the cluster"
+    )]
+    NoToken,
+    /// The cluster has none.
+    #[error("connections between the nodes of this cluster are open, so it has no tokens: join without one")]
+    NoTokens,
+    /// It would be reached from other machines.
+    #[error(
+        "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
+         machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
+    )]
+    Open(SocketAddr),
     /// The folder of the node cannot be made or written.
     #[error("{path}: {error}")]
     Folder {
@@ -57,22 +82,50 @@ pub struct Common {
     pub loops: u32,
     /// How much may be promised of a device, per cent of what it has.
     pub overcommit: u32,
+    /// How connections between nodes are protected.
+    pub transport: Transport,
+    /// How long the certificate of a node is valid.
+    pub certificates: Duration,
 }
 
 impl Default for Common {
     fn default() -> Common {
-        Common { lease_ms: LEASE_MS, loops: 1, overcommit: 100 }
+        Common {
+            lease_ms: LEASE_MS,
+            loops: 1,
+            overcommit: 100,
+            transport: Transport::Open,
+            certificates: Duration::from_secs(certificate_s()),
+        }
     }
 }
 
-/// Makes a cluster without nodes, in a new store. Returns the cluster's id.
-pub fn init(url: &StoreUrl, common: Common) -> Result<String, ConfigError> {
-    let mut store = config::create(url)?;
+/// A cluster that was made.
+#[derive(Debug)]
+pub struct Made {
+    /// Its id.
+    pub id: String,
+    /// The token by which its first node joins, if it needs one.
+    pub token: Option<Token>,
+}
+
+/// Makes a cluster without nodes, in a new store. `token_life`: how long its first node has to join.
+pub fn init(url: &StoreUrl, common: Common, token_life: Duration) -> Result<Made, JoinError> {
     let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
-    let Common { lease_ms, loops, overcommit } = common;
-    let cluster = Cluster { id: id.clone(), next_id: 1, lease_ms, loops, overcommit };
-    store.commit(&[change("cluster", None, &cluster)])?;
-    Ok(id)
+    let Common { lease_ms, loops, overcommit, transport, certificates } = common;
+    let certificate_s = certificates.as_secs();
+    let cluster =
+        Cluster { id: id.clone(), next_id: 1, lease_ms, loops, overcommit, transport, certificate_s };
+    let mut changes = vec![change("cluster", None, &cluster)];
+    let mut token = None;
+    if transport != Transport::Open {
+        let (made, invited) = Token::make(&id, &Authority::make(&id)?, token_life);
+        changes.push(invited);
+        token = Some(made);
+    }
+    let mut store = config::create(url)?;
+    store.commit(&changes)?;
+    Ok(Made { id, token })
 }
 
 /// The configuration of a cluster, as it is now.
@@ -80,8 +133,11 @@ pub fn read(url: &StoreUrl) -> Result<Catalog, ConfigError> {
     Catalog::read(&mut *config::open(url)?)
 }
 
-/// Adds a node, and writes its `node.toml` into its folder, which is made. Returns where that is.
-pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
+/// Adds a node, and writes its `node.toml` and its identity into its folder, which is made. Returns where the `node.toml` is.
+///
+/// A command that was cut off, or whose answer was lost, can be given again: the identity is in the folder before the node is in the
+/// configuration.
+pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result<PathBuf, JoinError> {
     crate::name::check(&node.name).map_err(JoinError::Name)?;
     let folder = settings.folder.clone();
     let fail = |path: &Path| {
@@ -102,7 +158,18 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
     let mut joined = false;
     for _ in 0..16 {
         let catalog = Catalog::read(&mut *store)?;
-        if catalog.node(&node.name).is_some() {
+        let (cluster, _) = catalog.cluster.clone().ok_or_else(|| ConfigError::Broken {
+            key: "cluster".into(),
+            why: "there is none: 'loadline san init' makes one".into(),
+        })?;
+        if let Some((_, known)) = catalog.node(&node.name) {
+            // A command before this one may have added it, and not learned it.
+            let before = Identity::read(&folder, &cluster.id).ok();
+            let before = before.map(|identity| fingerprint(&identity.own.certificate));
+            if before.is_some_and(|before| known.certificates == [before] && known.addresses() == own) {
+                joined = true;
+                break;
+            }
             return Err(JoinError::Taken(node.name));
         }
         for (other, _) in catalog.nodes.values() {
@@ -112,7 +179,28 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
             }
         }
         let (ids, take) = catalog.take_ids(1);
-        joined = store.commit(&[take, change(format!("node/{}", ids.start), None, &node)])?;
+        let mut changes = vec![take];
+        let mut node = node.clone();
+        match (cluster.transport, token) {
+            (Transport::Open, None) => {
+                if let Some(address) = own.iter().find(|address| !address.ip().is_loopback()) {
+                    return Err(JoinError::Open(*address));
+                }
+            }
+            (Transport::Open, Some(_)) => return Err(JoinError::NoTokens),
+            (_, None) => return Err(JoinError::NoToken),
+            (_, Some(token)) => {
+                let (authority, used) = token.open(&mut *store, &cluster.id)??;
+                let life = Duration::from_secs(cluster.certificate_s);
+                let own = authority.issue(&subject(ids.start as u32, &node, &settings.api_names), life)?;
+                node.certificates = vec![fingerprint(&own.certificate)];
+                std::fs::create_dir_all(&folder).map_err(fail(&folder))?;
+                Identity { authority, own }.write(&folder)?;
+                changes.push(used);
+            }
+        }
+        changes.push(change(format!("node/{}", ids.start), None, &node));
+        joined = store.commit(&changes)?;
         if joined {
             break;
         }
@@ -124,4 +212,80 @@ pub fn join(settings: NodeSettings, node: Node) -> Result<PathBuf, JoinError> {
     let text = toml::to_string(&settings).expect("settings can be written as TOML");
     std::fs::write(&file, text).map_err(fail(&file))?;
     Ok(file)
+}
+
+/// What a node's host has of its cluster: the store, the cluster, and the identity of the node.
+fn of_host(settings: &NodeSettings) -> Result<(Box<dyn ConfigStore>, Catalog, Identity), JoinError> {
+    let mut store = config::open(&settings.cluster)?;
+    let catalog = Catalog::read(&mut *store)?;
+    let (cluster, _) = catalog
+        .cluster
+        .clone()
+        .ok_or_else(|| ConfigError::Broken { key: "cluster".into(), why: "there is none".into() })?;
+    if cluster.transport == Transport::Open {
+        return Err(JoinError::NoTokens);
+    }
+    let identity = Identity::read(&settings.folder, &cluster.id)?;
+    let own = fingerprint(&identity.own.certificate);
+    let is_known = catalog.node(&settings.name).is_some_and(|(_, node)| node.certificates.contains(&own));
+    if !is_known {
+        let why =
+            format!("node {} was removed from the cluster, or its identity is an old copy", settings.name);
+        return Err(IdentityError::Token(why).into());
+    }
+    Ok((store, catalog, identity))
+}
+
+/// Makes a token by which one node joins, on the host of a node of the cluster. Tokens that have expired are removed.
+pub fn invite(settings: &NodeSettings, life: Duration) -> Result<Token, JoinError> {
+    let (mut store, catalog, identity) = of_host(settings)?;
+    let (cluster, _) = catalog.cluster.as_ref().expect("it was looked for");
+    let expired = token::expired(&mut *store)?;
+    if !expired.is_empty() {
+        // Another command may remove them at the same time.
+        let _ = steps::each(&mut *store, &expired)?;
+    }
+    let (token, invited) = Token::make(&cluster.id, &identity.authority, life);
+    if !store.commit(&[invited])? {
+        return Err(ConfigError::Contended.into());
+    }
+    Ok(token)
+}
+
+/// Gives a person or a program access to the API, on the host of a node. Returns what proves it: the text of a file with a certificate, or
+/// a token.
+pub fn give_access(
+    settings: &NodeSettings,
+    name: &str,
+    role: Role,
+    life: Duration,
+    by_token: bool,
+) -> Result<String, JoinError> {
+    crate::name::check(name).map_err(JoinError::Name)?;
+    let (mut store, catalog, identity) = of_host(settings)?;
+    if catalog.accesses.contains_key(name) {
+        let why = format!(
+            "there is an access {name} already: take it back first ('loadline san access remove {name}'), or choose another name"
+        );
+        return Err(JoinError::Name(why));
+    }
+    let (access, proof) = match by_token {
+        true => access::by_token(role, life),
+        false => access::by_certificate(&identity.authority, name, role, life)?,
+    };
+    if !store.commit(&[change(format!("access/{name}"), None, &access)])? {
+        return Err(ConfigError::Contended.into());
+    }
+    Ok(proof)
+}
+
+/// Takes an access to the API back. Whether there was one of this name.
+pub fn take_access_back(settings: &NodeSettings, name: &str) -> Result<bool, JoinError> {
+    let (mut store, catalog, _) = of_host(settings)?;
+    let Some((_, version)) = catalog.accesses.get(name) else { return Ok(false) };
+    let gone = Change { key: format!("access/{name}"), expected: Some(*version), value: None };
+    if !store.commit(&[gone])? {
+        return Err(ConfigError::Contended.into());
+    }
+    Ok(true)
 }

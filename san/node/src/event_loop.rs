@@ -118,6 +118,8 @@ pub struct LoopOptions {
     pub seed: u64,
     /// How long a client's request waits while its volume is not served.
     pub client_wait: Duration,
+    /// Connections between nodes are protected: each begins with a handshake.
+    pub is_protected: bool,
 }
 
 /// Why a loop cannot be.
@@ -362,7 +364,10 @@ impl EventLoop {
     /// Sends what other nodes are to be sent.
     fn flush_peers(&mut self) {
         let EventLoop { uring, keys, local, .. } = self;
-        self.peers.flush(uring, keys, self.now, |node, runs| local.push_back(Local::Node(node, runs)));
+        let mut unproved = Vec::new();
+        let news = |node, runs| local.push_back(Local::Node(node, runs));
+        self.peers.flush(uring, keys, self.now, news, |node, connection| unproved.push((node, connection)));
+        unproved.into_iter().for_each(|(node, connection)| (self.report)(LoopEvent::Prove(node, connection)));
     }
 
     // ---- time ------------------------------------------------------------------------------------------

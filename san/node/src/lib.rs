@@ -16,6 +16,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod event_loop;
+pub mod identity;
 mod metrics;
 mod name;
 pub mod node;

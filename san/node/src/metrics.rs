@@ -75,6 +75,12 @@ impl Node {
         let mut page = Page(String::with_capacity(64 << 10));
         self.of_volumes(&loops, &mut page);
         self.of_replicas(&loops, &mut page);
+        page.metric(
+            "loadline_refused_connections_total",
+            "counter",
+            "Connections that were refused because the other side did not prove that it may connect.",
+        );
+        page.value("loadline_refused_connections_total", &[], self.state().refused_connections as f64);
         let clients: usize = loops.iter().map(|of| of.clients).sum();
         page.metric("loadline_clients", "gauge", "Connections of clients, of all protocols.");
         page.value("loadline_clients", &[], clients as f64);

@@ -3,16 +3,18 @@
 //! ```text
 //!  configuration ─▶ reconcile ─▶ loops: devices, replicas, volumes, peers
 //!       ▲                          │
-//!       └── records ◀── reports ◀──┘        doors: clients of NBD, other nodes, the API
+//!       └── records ◀── reports ◀──┘        listeners: clients, other nodes, the API
 //! ```
 //!
 //! | module | idea |
 //! | --- | --- |
 //! | `reconcile` | what the configuration says is made so |
-//! | `doors` | clients and other nodes come |
+//! | `listeners` | clients and other nodes connect |
 //! | `forward` | clients of volumes that are owned elsewhere |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
+//! | `links` | connections between nodes, protected as the cluster says |
+//! | `security` | this node's identity |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
 //! | [`manage`] | what people want: volumes, devices, nodes |
@@ -21,18 +23,22 @@ mod allocation;
 mod connection;
 mod forward;
 mod limits;
+mod links;
 mod listeners;
 pub mod manage;
 mod moving;
 mod news;
 pub(crate) mod reach;
 mod reconcile;
+pub(crate) mod security;
 mod sessions;
 pub(crate) mod sockets;
 mod unusable;
 mod volume_sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -46,14 +52,17 @@ use loadline_san_store::space::Space;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 
-use crate::config::catalog::{Catalog, change};
+use crate::api::roles::Refusals;
+use crate::config::catalog::{self, Catalog, Cluster, change};
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError, ConfigStore};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{EventLoop, LoopError, LoopOptions, LoopSender};
+use crate::identity::IdentityError;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
+use security::Security;
 use sessions::Sessions;
 use volume_sockets::VolumeSocket;
 
@@ -85,7 +94,22 @@ pub enum NodeError {
     /// The data path.
     #[error(transparent)]
     Loop(#[from] LoopError),
-    /// A door.
+    /// Its identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// It would be reached from other machines, in a cluster whose connections are not protected.
+    #[error(
+        "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
+         machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
+    )]
+    Open(SocketAddr),
+    /// Another process runs as this node.
+    #[error(
+        "another process has started as node {0}: this one ends. Each node has one folder, which is used by one process; a copy of it is no \
+         second node"
+    )]
+    Replaced(String),
+    /// A listener.
     #[error("the node cannot listen on {what}: {error}")]
     Listen {
         /// What was to listen: a name and an address or a path.
@@ -143,6 +167,10 @@ pub(crate) struct NodeState {
     /// The sockets that volumes have of their own, by the protocol.
     sockets: BTreeMap<(u64, Protocol), VolumeSocket>,
     sessions: Sessions,
+    /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
+    pub(crate) refused_connections: u64,
+    /// Requests of the API that were refused.
+    pub(crate) refusals: Refusals,
     /// Volumes of which an attach was ordered here.
     fenced: BTreeSet<u64>,
     pub(crate) loops: Vec<LoopState>,
@@ -210,6 +238,10 @@ struct Inner {
     cluster: ClusterId,
     config: Config,
     loops: Vec<LoopSender>,
+    /// `None` if connections are not protected.
+    security: Option<Security>,
+    /// The certificate was renewed.
+    renewed: Notify,
     state: Mutex<NodeState>,
     /// When the configuration was read last: begun to be.
     reading: tokio::sync::Mutex<Option<Instant>>,
@@ -224,15 +256,24 @@ impl Node {
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
-        let folder = settings.folder.clone();
+        let (folder, folder_of_identity) = (settings.folder.clone(), settings.folder.clone());
         let on_move = Box::new(move |to: &StoreUrl| crate::settings::store_moved(&folder, to));
         let config = Config::start(config::open_and_follow(&settings.cluster, on_move)?)?;
         let name = settings.name.clone();
-        let (id, node, cluster, count) = config
+        let (common, node) = config
+            .call(move |store| who_is(store, &name))
+            .await?
+            .ok_or_else(|| NodeError::Unknown(settings.name.clone()))?;
+        limits::check(common.loops)?;
+        let security = Security::read(folder_of_identity, &common, &node)?;
+        // If another process runs with this node's addresses, or this is not the host that has them, that process goes on.
+        let peers = listeners::bind_peers(&node).await?;
+        let name = settings.name.clone();
+        let (id, node) = config
             .call(move |store| begin_life(store, &name))
             .await?
             .ok_or_else(|| NodeError::Unknown(settings.name.clone()))?;
-        limits::check(count)?;
+        let (cluster, count) = (cluster_id(&common)?, common.loops);
         let me = Owner { node: NodeId(id), incarnation: Incarnation(node.incarnation) };
         let (report, reports) = tokio::sync::mpsc::unbounded_channel();
         let mut loops = Vec::new();
@@ -245,6 +286,7 @@ impl Node {
                 spin,
                 seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
                 client_wait: settings.client_wait(),
+                is_protected: security.is_some(),
             };
             loops.push(start_loop(options, report.clone())?);
         }
@@ -260,13 +302,15 @@ impl Node {
             cluster,
             config,
             loops,
+            security,
+            renewed: Notify::new(),
             state,
             reading: tokio::sync::Mutex::default(),
             changed,
             happened,
         };
         let this = Node(Arc::new(inner));
-        let clients = this.listen(&node).await?;
+        let clients = this.listen(&node, peers).await?;
         let api = this.open_api(node.api).await?;
         let serving = this.clone();
         Ok((this, async move {
@@ -275,6 +319,7 @@ impl Node {
                 error = serving.reconcile_for_ever() => error,
                 () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
+                () = serving.renew_for_ever() => unreachable!("it goes on"),
                 error = clients => error,
                 error = api => error,
             }
@@ -284,6 +329,11 @@ impl Node {
     /// The name of the node in the cluster.
     pub fn name(&self) -> &str {
         &self.0.settings.name
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0.settings.folder
     }
 
     /// Names of its host by which clients of the API may call it.
@@ -349,6 +399,7 @@ impl Node {
                 LoopEvent::QueryNodes(nodes, within_ns) => {
                     self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
                 }
+                LoopEvent::Prove(node, connection) => self.prove_for_loop(number, node, connection),
                 LoopEvent::Propose(volume, record, replaces) => {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }
@@ -481,26 +532,31 @@ fn spin(said: Option<u64>, loops: u32) -> Duration {
     said.map_or(if spare { SPIN } else { Duration::ZERO }, Duration::from_micros)
 }
 
+/// The cluster, and the node of this name in it.
+fn who_is(store: &mut dyn ConfigStore, name: &str) -> Result<Option<(Cluster, catalog::Node)>, ConfigError> {
+    let catalog = Catalog::read(store)?;
+    let missing = || ConfigError::Broken { key: "cluster".into(), why: "there is none".into() };
+    let (cluster, _) = catalog.cluster.clone().ok_or_else(missing)?;
+    Ok(catalog.node(name).map(|(_, node)| (cluster, node.clone())))
+}
+
+fn cluster_id(cluster: &Cluster) -> Result<ClusterId, ConfigError> {
+    let why = "its id is no hexadecimal number".into();
+    let number = u128::from_str_radix(&cluster.id, 16);
+    Ok(ClusterId(number.map_err(|_| ConfigError::Broken { key: "cluster".into(), why })?))
+}
+
 /// This process is another life of the node.
-fn begin_life(
-    store: &mut dyn ConfigStore,
-    name: &str,
-) -> Result<Option<(u32, crate::config::catalog::Node, ClusterId, u32)>, ConfigError> {
+fn begin_life(store: &mut dyn ConfigStore, name: &str) -> Result<Option<(u32, catalog::Node)>, ConfigError> {
     for _ in 0..16 {
         let catalog = Catalog::read(store)?;
-        let (id, loops) =
-            catalog.cluster.as_ref().map_or(("0", 1), |(cluster, _)| (&cluster.id, cluster.loops));
-        let cluster = ClusterId(u128::from_str_radix(id, 16).map_err(|_| ConfigError::Broken {
-            key: "cluster".into(),
-            why: "its id is no hexadecimal number".into(),
-        })?);
         let Some((id, _)) = catalog.node(name) else { return Ok(None) };
         let (mut node, version) = catalog.nodes[&id].clone();
         // Greater than that of any life before, also if the store was restored from an older copy.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         node.incarnation = now.max(node.incarnation + 1);
         if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
-            return Ok(Some((id, node, cluster, loops)));
+            return Ok(Some((id, node)));
         }
     }
     Err(ConfigError::Contended)

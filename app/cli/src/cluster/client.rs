@@ -1,6 +1,10 @@
 //! Asks a node's API.
 
+mod address;
+mod unix;
+
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -8,6 +12,8 @@ use loadline_san_node::api::{CLUSTER_HEADER, Fault};
 use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+pub(crate) use address::ApiAddress;
 
 use crate::output::complain;
 use crate::process::exit::Exit;
@@ -18,9 +24,13 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// Which node is asked.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Api {
-    /// The API of any node of the cluster.
-    #[arg(long, value_name = "IP:PORT", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
-    pub(crate) api: SocketAddr,
+    /// The API of any node of the cluster: IP:PORT of a node of this machine, https://HOST:PORT, or the path of a node's
+    /// api.sock.
+    #[arg(long, value_name = "ADDRESS", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
+    pub(crate) api: ApiAddress,
+    /// The file that proves your access to an API at an https address, from 'loadline san access add'.
+    #[arg(long, value_name = "FILE", env = "LOADLINE_ACCESS")]
+    access: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -48,9 +58,15 @@ enum Method<B> {
 }
 
 impl Api {
-    /// The API at an address.
+    /// The API at an address of this machine.
     pub(crate) fn at(api: SocketAddr) -> Api {
-        Api { api, json: false, cluster: Arc::default() }
+        Api { api: ApiAddress::Http(api), access: None, json: false, cluster: Arc::default() }
+    }
+
+    /// The API of another node of the same cluster.
+    pub(crate) fn of_other(&self, node: SocketAddr) -> Api {
+        let api = self.api.of_other(node);
+        Api { api, access: self.access.clone(), json: false, cluster: Arc::default() }
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
@@ -66,16 +82,16 @@ impl Api {
     }
 
     fn ask<B: Serialize, T: DeserializeOwned>(&self, path: &str, method: &Method<B>) -> Result<T, Failed> {
-        let mut api = self.api;
+        let mut api = self.api.clone();
         // Who is asked names the one that does it; which may have changed when that is asked.
         for _ in 0..4 {
-            let Answer { cluster, answer } = ask_one(api, path, method)?;
+            let Answer { cluster, answer } = ask_one(&api, self.access.as_deref(), path, method)?;
             if let Some(cluster) = &cluster {
                 let _ = self.cluster.set(cluster.clone());
             }
             match answer {
                 Ok(answer) => return Ok(answer),
-                Err(Fault { kind: ErrorKind::Elsewhere, api: Some(other), .. }) => api = other,
+                Err(Fault { kind: ErrorKind::Elsewhere, api: Some(other), .. }) => api = api.of_other(other),
                 Err(Fault { kind, message, .. }) => {
                     let exit = match kind {
                         ErrorKind::Unavailable | ErrorKind::Elsewhere => Exit::Failed,
@@ -100,13 +116,13 @@ struct Answer<T> {
 }
 
 fn ask_one<B: Serialize, T: DeserializeOwned>(
-    api: SocketAddr,
+    api: &ApiAddress,
+    access: Option<&Path>,
     path: &str,
     method: &Method<B>,
 ) -> Result<Answer<T>, Failed> {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(LIMIT)).http_status_as_error(false).build().into();
-    let url = format!("http://{api}{path}");
+    let agent = api.agent(access, LIMIT).map_err(|message| Failed { exit: Exit::Usage, message })?;
+    let url = api.url(path);
     let answered = match method {
         Method::Get => agent.get(&url).call(),
         Method::Delete => agent.delete(&url).call(),

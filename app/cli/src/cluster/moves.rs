@@ -129,7 +129,7 @@ fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Res
     }
     for node in status.nodes.iter().filter(|node| node.alive) {
         let Ok(address) = node.api.parse() else { continue };
-        let there = Api::at(address);
+        let there = api.of_other(address);
         if let Ok(status) = there.get::<StatusView>("/v1/status") {
             let volumes = status.volumes.iter().filter(|v| v.replicas.iter().any(|r| r.leaving));
             left.bytes += volumes.flat_map(|v| &v.replicas).filter_map(|r| r.left_bytes).sum::<u64>();

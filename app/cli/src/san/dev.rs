@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_san_node::cluster::{self, Common};
-use loadline_san_node::config::catalog;
+use loadline_san_node::config::catalog::{self, Transport};
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
 
 use super::join;
+use super::protection::Protection;
 use crate::cluster::client::Api;
 use crate::output::{complain, say, tell};
 use crate::process::exit::Exit;
@@ -26,6 +27,8 @@ use crate::process::made::PassingFolder;
 /// The ports of a node: of the API, and for other nodes. Those for clients are their protocols'.
 const API: u16 = 7400;
 const PEERS: u16 = 7401;
+/// How long tokens are valid by which nodes join.
+const TOKENS: Duration = Duration::from_secs(600);
 /// How long a node may take to answer.
 const ANSWERS: Duration = Duration::from_secs(20);
 /// How long one may take to stop, before it is killed.
@@ -57,6 +60,10 @@ pub(super) struct Dev {
     /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
     network: Ipv4Addr,
+    /// How connections between the nodes are protected. Beyond one machine they always are; here the option shows what
+    /// that costs. An existing cluster keeps its own.
+    #[arg(long, value_name = "KIND", default_value = "open")]
+    transport: Protection,
 }
 
 pub(super) fn dev(args: &Dev) -> Exit {
@@ -174,10 +181,21 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         return Ok(complain(Exit::Usage, &why));
     }
     let is_new = !cluster.exists();
+    let mut token = None;
     if is_new {
         std::fs::create_dir_all(folder).map_err(|why| format!("{}: {why}", folder.display()))?;
-        cluster::init(&cluster.as_path().into(), Common::default()).map_err(|why| why.to_string())?;
+        let transport = args.transport.transport();
+        let made =
+            cluster::init(&cluster.as_path().into(), Common { transport, ..Common::default() }, TOKENS);
+        token = made.map_err(|why| why.to_string())?.token;
     }
+    let is_protected = match is_new {
+        true => token.is_some(),
+        false => {
+            let catalog = cluster::read(&cluster.as_path().into()).map_err(|why| why.to_string())?;
+            catalog.cluster.is_some_and(|(cluster, _)| cluster.transport != Transport::Open)
+        }
+    };
     let program = std::env::current_exe().map_err(|why| why.to_string())?;
     for number in 1..=args.nodes {
         let name = format!("node-{number}");
@@ -187,8 +205,15 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             let at = |port| SocketAddr::from((address(args.network, number), port));
             let (api, peer) = (at(API), at(PEERS));
             let endpoints = join::endpoints(address(args.network, number).into(), &[]);
-            let node =
-                catalog::Node { name: name.clone(), api, peer, endpoints, incarnation: 0, draining: false };
+            let node = catalog::Node {
+                name: name.clone(),
+                api,
+                peer,
+                endpoints,
+                incarnation: 0,
+                certificates: Vec::new(),
+                draining: false,
+            };
             let settings = NodeSettings {
                 name: name.clone(),
                 cluster: cluster.as_path().into(),
@@ -199,7 +224,12 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 api_names: Vec::new(),
                 test_faults: true,
             };
-            cluster::join(settings, node).map_err(|why| why.to_string())?;
+            if number > 1 && is_protected {
+                let first =
+                    NodeSettings::read(&folder.join("node-1/node.toml")).map_err(|why| why.to_string())?;
+                token = Some(cluster::invite(&first, TOKENS).map_err(|why| why.to_string())?);
+            }
+            cluster::join(settings, node, token.as_ref()).map_err(|why| why.to_string())?;
         }
         let mut command = Command::new(&program);
         command.args(["san", "serve", "--config"]).arg(&file);

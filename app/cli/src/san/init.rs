@@ -1,9 +1,13 @@
 //! `loadline san init`.
 
+use std::time::Duration;
+
 use loadline_base::units::TimeSpan;
-use loadline_san_node::cluster::{self, Common};
+use loadline_san_node::cluster::{self, Common, Made};
+use loadline_san_node::config::catalog::{Transport, certificate_s};
 use loadline_san_node::config::url::StoreUrl;
 
+use super::protection::Protection;
 use crate::output::{complain, say};
 use crate::process::exit::Exit;
 
@@ -11,7 +15,10 @@ use crate::process::exit::Exit;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san init /srv/loadline/cluster.db\n  \
-    loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7\n\n\
+    loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7\n  \
+    loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7 --transport authenticated\n\n\
+    A cluster whose nodes are on several hosts has a certificate authority of its own: the command prints a token, by which \
+    the first node joins. Nodes on several hosts always prove who they are.\n\n\
     An etcd needs version 3.4 or newer. The URL of an etcd is etcd://HOST:PORT,HOST:PORT,.../PREFIX?OPTIONS. The port is \
     2379 and the prefix of the cluster's keys is loadline, unless the URL names others. Options, joined by &: ca=FILE (the \
     authority of etcd's certificates: connections use TLS), cert=FILE and key=FILE (a client certificate), user=NAME and \
@@ -33,6 +40,16 @@ pub(super) struct Init {
     /// not full.
     #[arg(long, value_name = "PERCENT", default_value_t = 100)]
     overcommit: u32,
+    /// How connections between nodes are protected. [default: encrypted if the configuration store is an etcd, and open
+    /// if it is a file]
+    #[arg(long, value_name = "KIND")]
+    transport: Option<Protection>,
+    /// How long the certificate of a node is valid. A node renews its certificate when a third of this time is left.
+    #[arg(long, value_name = "TIME", default_value_t = TimeSpan(Duration::from_secs(certificate_s())))]
+    certificates: TimeSpan,
+    /// How long the first node has to join: how long the token that this command prints is valid.
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    token_valid: TimeSpan,
 }
 
 pub(super) fn init(args: &Init) -> Exit {
@@ -46,11 +63,19 @@ pub(super) fn init(args: &Init) -> Exit {
     if !(100..=10_000).contains(&args.overcommit) {
         return complain(Exit::Usage, "--overcommit: give 100 to 10000 percent");
     }
+    let certificates = args.certificates.0;
+    if !(Duration::from_secs(60)..=Duration::from_secs(10 * 365 * 86400)).contains(&certificates) {
+        return complain(Exit::Usage, "--certificates: 1min to 3650d are possible");
+    }
+    let default = if args.cluster.is_remote() { Transport::Encrypted } else { Transport::Open };
+    let transport = args.transport.map_or(default, Protection::transport);
     let (loops, overcommit) = (args.loops, args.overcommit);
-    match cluster::init(&args.cluster, Common { lease_ms, loops, overcommit }) {
-        Ok(id) => {
+    let common = Common { lease_ms, loops, overcommit, transport, certificates };
+    match cluster::init(&args.cluster, common, args.token_valid.0) {
+        Ok(Made { id, token }) => {
             say!("cluster {id} is made, in {}", args.cluster);
-            say!("next: loadline san join {} --name node-1 --folder FOLDER", args.cluster);
+            let token = token.map_or(String::new(), |token| format!(" --token {token}"));
+            say!("next: loadline san join {} --name node-1 --folder FOLDER{token}", args.cluster);
             Exit::Done
         }
         Err(why) => complain(Exit::Usage, &why.to_string()),

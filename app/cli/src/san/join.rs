@@ -8,6 +8,7 @@ use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_node::cluster;
 use loadline_san_node::config::catalog;
 use loadline_san_node::config::url::StoreUrl;
+use loadline_san_node::identity::token::Token;
 use loadline_san_node::settings::NodeSettings;
 
 use crate::output::{complain, say};
@@ -17,6 +18,7 @@ use crate::process::exit::Exit;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
+    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token @token\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
     /// The configuration store of the cluster, as given to 'loadline san init'.
@@ -41,6 +43,22 @@ pub(super) struct Join {
     /// protocol]
     #[arg(long = "port", value_name = "PROTOCOL=PORT", value_parser = protocol_port)]
     ports: Vec<(Protocol, u16)>,
+    /// The token by which the node joins a cluster whose nodes prove who they are. 'loadline san init' prints one for
+    /// the first node, and 'loadline san token' makes one for each further node. @FILE reads it from a file.
+    #[arg(long, value_name = "TOKEN", env = "LOADLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// A name of the node's host by which clients of the API call it, beside the host's own name. It can be given several
+    /// times.
+    #[arg(long = "api-name", value_name = "NAME")]
+    api_names: Vec<String>,
+}
+
+/// The token that was given, or that is in the file which was named.
+fn token_of(text: &str) -> Result<Token, String> {
+    match text.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?.parse(),
+        None => text.parse(),
+    }
 }
 
 /// A path that means the same from everywhere.
@@ -83,6 +101,7 @@ pub(super) fn join(args: &Join) -> Exit {
         peer: at(args.peer_port),
         endpoints: endpoints(args.address, &args.ports),
         incarnation: 0,
+        certificates: Vec::new(),
         draining: false,
     };
     let settings = NodeSettings {
@@ -91,10 +110,14 @@ pub(super) fn join(args: &Join) -> Exit {
         folder: absolute(&args.folder),
         spin_us: None,
         client_wait_s: None,
-        api_names: Vec::new(),
+        api_names: args.api_names.clone(),
         test_faults: false,
     };
-    match cluster::join(settings, node) {
+    let token = match args.token.as_deref().map(token_of).transpose() {
+        Ok(token) => token,
+        Err(why) => return complain(Exit::Usage, &format!("--token: {why}")),
+    };
+    match cluster::join(settings, node, token.as_ref()) {
         Ok(file) => {
             say!(
                 "node {} is in the cluster; next: loadline san serve --config {}",

@@ -1,4 +1,4 @@
-//! A client of NBD at its socket: a [session](Session) with the bytes that it receives and sends.
+//! A client of NBD and its connection: a [session](Session) with the bytes that it receives and sends.
 
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -6,39 +6,40 @@ use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
 use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::Blocks;
+use loadline_san_transport::channel::Channel;
+use loadline_san_transport::socket::Received;
 
 use super::handshake::Choice;
 use super::session::Session;
 use crate::login::Chosen;
 use crate::session::{self, Next, Receiving, Sent, SessionEnd};
-use crate::socket::{Received, receive_to, send_all};
 
-/// A client's NBD connection after the handshake: it owns the socket and the session.
+/// A client's NBD connection after the handshake: it owns the channel and the session.
 #[derive(Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    channel: Channel,
     session: Session,
 }
 
 impl Connection {
     /// Of a client that has chosen a volume of so many bytes.
-    pub fn new(socket: OwnedFd, bytes: u64, chosen: &Chosen) -> Connection {
+    pub fn new(channel: Channel, bytes: u64, chosen: &Chosen) -> Connection {
         let choice = Choice::decode(&chosen.negotiated);
-        Connection { socket, session: Session::new(choice, bytes, &chosen.rest) }
+        Connection { channel, session: Session::new(choice, bytes, &chosen.rest) }
     }
 }
 
 impl session::Session for Connection {
     fn socket(&self) -> &OwnedFd {
-        &self.socket
+        self.channel.socket()
     }
 
     fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd> {
         let (mut received, mut more) = (Received::Nothing, false);
         if from.accepts && self.session.wants_bytes() {
-            let socket = &self.socket;
-            more = self.session.receive(from.pool, |spaces| {
-                received = receive_to(socket, spaces);
+            let Connection { channel, session } = self;
+            more = session.receive(from.pool, |spaces| {
+                received = channel.receive_to(spaces);
                 if let Received::Some(bytes) = received { Some(bytes) } else { None }
             });
         }
@@ -52,7 +53,11 @@ impl session::Session for Connection {
         match received {
             Received::End => Err(SessionEnd::Closed),
             Received::Broken(error) => Err(SessionEnd::Broken(error)),
-            Received::Some(_) | Received::Nothing => Ok(if more { Next::More } else { Next::Watch }),
+            // Data that were opened and did not fit are there, whatever the socket says.
+            Received::Some(_) | Received::Nothing => {
+                let waits = self.channel.has_data() && from.accepts && self.session.wants_bytes();
+                Ok(if more || waits { Next::More } else { Next::Watch })
+            }
         }
     }
 
@@ -71,12 +76,12 @@ impl session::Session for Connection {
 
     fn send(&mut self, has_room: bool, _ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd> {
         let mut sent = Sent { is_full: !has_room, ..Sent::default() };
-        if has_room && self.session.out.bytes() > 0 {
+        if has_room && (self.session.out.bytes() > 0 || self.channel.has_unsent()) {
             (sent.answers, sent.bytes) = (self.session.take_answered(), self.session.out.bytes());
-            let room = send_all(&self.socket, &mut self.session.out);
+            let room = self.channel.send_all(&mut self.session.out);
             sent.is_full = !room.map_err(|error| SessionEnd::not_sent(&error))?;
         }
-        if self.session.is_over() { Err(SessionEnd::Closed) } else { Ok(sent) }
+        if self.session.is_over() && !self.channel.has_unsent() { Err(SessionEnd::Closed) } else { Ok(sent) }
     }
 
     fn bytes(&self) -> usize {

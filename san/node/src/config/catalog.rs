@@ -8,6 +8,8 @@
 //! | `volume/<id>` | [`Volume`] |
 //! | `name/<name>` | the id of the volume that has it |
 //! | `replica/<id>` | [`Replica`] |
+//! | `token/<id>` | an [`Invitation`](crate::identity::token::Invitation) |
+//! | `access/<name>` | an [`Access`] to the API |
 //! | `record/<id>` | the record of a volume, as [`loadline_san_protocol::record`] writes it |
 //!
 //! All but the last are JSON. Ids are never used again.
@@ -21,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, ConfigError, ConfigStore, Stored};
+use crate::identity::access::Access;
 use crate::unusable::Unusable;
 
 /// The cluster.
@@ -37,6 +40,41 @@ pub struct Cluster {
     pub loops: u32,
     /// How much may be promised of a device, per cent of what it has: space is taken only by what is written.
     pub overcommit: u32,
+    /// How connections between nodes are protected.
+    #[serde(default)]
+    pub transport: Transport,
+    /// How long the certificate of a node is valid, seconds.
+    #[serde(default = "certificate_s")]
+    pub certificate_s: u64,
+}
+
+/// How long the certificate of a node is valid if nothing else is chosen: 90 days, in seconds.
+pub fn certificate_s() -> u64 {
+    90 * 86400
+}
+
+/// How connections between nodes are protected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// They are not: all nodes are on one machine.
+    #[default]
+    Open,
+    /// Both nodes prove who they are, and everything is encrypted.
+    Encrypted,
+    /// Both nodes prove who they are, and a change of anything is noticed; but whoever is on the network between them can read it.
+    Authenticated,
+}
+
+impl Transport {
+    /// The name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Open => "open",
+            Transport::Encrypted => "encrypted",
+            Transport::Authenticated => "authenticated",
+        }
+    }
 }
 
 /// A node.
@@ -53,6 +91,9 @@ pub struct Node {
     pub endpoints: BTreeMap<String, SocketAddr>,
     /// How often its process has started.
     pub incarnation: u64,
+    /// The fingerprints of its certificates: one, and while it is renewed the next one too. None in a cluster whose connections are open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<String>,
     /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
@@ -199,6 +240,8 @@ pub struct Catalog {
     pub replicas: BTreeMap<u64, (Replica, u64)>,
     /// Records of volumes, as they are kept.
     pub records: BTreeMap<u64, Stored>,
+    /// Accesses to the API by name.
+    pub accesses: BTreeMap<String, (Access, u64)>,
 }
 
 impl Catalog {
@@ -209,6 +252,7 @@ impl Catalog {
         for (key, stored) in listed {
             let broken = || ConfigError::Broken { key: key.clone(), why: "it is no id".into() };
             let (kind, id) = key.split_once('/').unwrap_or((&key, "0"));
+            let name = id;
             let id = || id.parse::<u64>().map_err(|_| broken());
             match kind {
                 "cluster" => catalog.cluster = Some(parse(&key, &stored)?),
@@ -216,6 +260,7 @@ impl Catalog {
                 "device" => _ = catalog.devices.insert(id()? as u32, parse(&key, &stored)?),
                 "volume" => _ = catalog.volumes.insert(id()?, parse(&key, &stored)?),
                 "replica" => _ = catalog.replicas.insert(id()?, parse(&key, &stored)?),
+                "access" => _ = catalog.accesses.insert(name.into(), parse(&key, &stored)?),
                 "record" => _ = catalog.records.insert(id()?, stored),
                 _ => {}
             }

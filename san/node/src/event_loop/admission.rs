@@ -47,7 +47,7 @@ impl EventLoop {
                 continue;
             }
             // What it sent before it went is not carried out (rule T13).
-            if is_closed(&new.socket) {
+            if is_closed(&new.channel) {
                 refuse(new, &Why::CLOSED);
                 continue;
             }
@@ -57,14 +57,14 @@ impl EventLoop {
     }
 
     fn open_session(&mut self, new: NewClient) {
-        let NewClient { socket, volume, name, from, bytes, session, protocol, chosen, .. } = new;
+        let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, .. } = new;
         let who = Who { from, name, session };
         if protocol.is_exclusive() && self.front_ends.has(volume, protocol) {
             let why = "another virtual machine is connected to the volume; only one virtual machine can use a volume";
             return who.leaves(&Why::Refused(why.into()));
         }
         let attachment = self.volumes.attachment(volume);
-        let opening = Opening { socket, bytes, name: &who.name, chosen: &chosen, attachment };
+        let opening = Opening { channel, bytes, name: &who.name, chosen: &chosen, attachment };
         match AnySession::open(protocol, opening) {
             Ok(session) => {
                 if let Some(host) = self.volumes.get_mut(volume) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, ProposalId, ReplicaId, VolumeId};
@@ -16,8 +15,10 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
+use loadline_san_transport::channel::Channel;
 
 use super::counts::{BackEnd, FrontEnd};
+use super::peer_sender::{ProvedPeer, Unproved};
 use super::tracer::TraceOrder;
 use crate::unusable::Unusable;
 
@@ -73,7 +74,7 @@ pub struct SessionId {
 #[derive(Debug)]
 pub struct NewClient {
     /// Its connection, which does not block.
-    pub socket: OwnedFd,
+    pub channel: Channel,
     /// The volume.
     pub volume: VolumeId,
     /// The name of the volume, for messages.
@@ -134,11 +135,29 @@ pub enum LoopCommand {
     /// A client comes.
     Client(Box<NewClient>),
     /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
-    Peer(NodeId, String, SocketAddr),
+    Peer {
+        /// The node.
+        node: NodeId,
+        /// Its name.
+        name: String,
+        /// Where it listens for other nodes.
+        address: SocketAddr,
+        /// The fingerprints of its certificates: connections that were proved by others end.
+        certificates: Vec<String>,
+    },
+    /// The handshake of the attempt of this number to connect to a node was done, or has failed.
+    Proved(NodeId, u64, Result<ProvedPeer, String>),
     /// It is no part of the cluster any more.
     NoPeer(NodeId),
-    /// Another node has connected, and said so; the connection does not block.
-    Hear(OwnedFd, NodeId),
+    /// Another node has connected.
+    AcceptPeer {
+        /// The connection, which does not block.
+        channel: Channel,
+        /// The node.
+        from: NodeId,
+        /// The fingerprint of its certificate, if the connection is protected.
+        certificate: Option<String>,
+    },
     /// These replicas' devices have this fault, on purpose.
     Fault(Vec<ReplicaId>, ReplicaFault),
     /// What is said to this node, and by it, is lost, on purpose.
@@ -169,6 +188,8 @@ pub enum LoopEvent {
     /// Ask these nodes, through the configuration store, whether they run and which nodes they reach. They have so many nanoseconds
     /// to answer. → [`LoopCommand::Reaches`]
     QueryNodes(Vec<NodeId>, u64),
+    /// Do the handshake of a connection to this node. → [`LoopCommand::Proved`]
+    Prove(NodeId, Unproved),
     /// Make this the record, if it is at this epoch.
     Propose(VolumeId, Box<Record>, Epoch),
     /// The clients of a volume are let in here.

@@ -92,8 +92,13 @@ impl EventLoop {
             LoopCommand::Reaches(node, reaches) => self.local.push_back(Local::Reaches(node, reaches)),
             LoopCommand::Client(new) => self.new_client(*new),
             LoopCommand::NoPeer(node) => self.peers.remove(node),
-            LoopCommand::Peer(node, name, address) => self.peers.add(node, name, address),
-            LoopCommand::Hear(socket, from) => self.peers.accept(socket, from, &mut self.keys),
+            LoopCommand::Peer { node, name, address, certificates } => {
+                self.peers.add(node, name, address, &certificates);
+            }
+            LoopCommand::AcceptPeer { channel, from, certificate } => {
+                self.peers.accept(channel, from, certificate, &mut self.keys);
+            }
+            LoopCommand::Proved(node, attempt, proved) => self.peers.proved(node, attempt, proved),
             LoopCommand::Fault(ids, fault) => self.replicas.fault(&ids, fault),
             LoopCommand::Drop(node) => self.peers.drop_all(node),
             LoopCommand::NoFaults => {

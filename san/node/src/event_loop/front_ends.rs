@@ -15,7 +15,7 @@ use loadline_san_device::uring::{For, Uring};
 use loadline_san_export::block::BlockRequest;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::session::{Attachment, Next, QueueWatch, Receiving, Session as _, SessionEnd};
-use loadline_san_export::socket;
+use loadline_san_transport::socket;
 
 use super::backlog::Answered;
 use super::client::Client;

@@ -89,7 +89,7 @@ impl EventLoop {
         for host in self.volumes.iter_mut() {
             host.find_late(now, limit_ns, &mut late);
             for coming in [&mut host.arriving, &mut host.announced] {
-                let gone = coming.extract_if(.., |(new, _)| is_closed(&new.socket));
+                let gone = coming.extract_if(.., |(new, _)| is_closed(&new.channel));
                 gone.for_each(|(new, _)| refuse(new, &Why::CLOSED));
                 let late = coming.extract_if(.., |(_, came)| now.since(*came) >= limit_ns);
                 late.for_each(|(new, _)| refuse(new, &Why::NotLetIn(limit.as_secs())));

@@ -1,7 +1,5 @@
 //! What another node says, from its bytes.
 
-use std::os::fd::OwnedFd;
-
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::message::{Entry, FromOwner, FromReplica, ToOwner, ToReplica};
@@ -12,7 +10,8 @@ use loadline_san_protocol::{Body, ClusterId, DecodeError, decode, needed};
 use loadline_san_store::io::{Address, Data};
 use thiserror::Error;
 
-use loadline_san_export::socket::{Received, receive_to};
+use loadline_san_transport::channel::Channel;
+use loadline_san_transport::socket::Received;
 
 /// Memory of a longer frame is given back.
 const LONG: usize = 64 << 10;
@@ -43,8 +42,10 @@ pub(super) enum ReceiveError {
 /// A connection from a node.
 #[derive(Debug)]
 pub(super) struct PeerReceiver {
-    pub(super) socket: OwnedFd,
+    pub(super) channel: Channel,
     pub(super) from: NodeId,
+    /// The fingerprint of the node's certificate, if the connection is protected.
+    pub(super) certificate: Option<String>,
     cluster: ClusterId,
     receive_buffer: ReceiveBuffer,
     /// The frame of the message that is being received, without its data.
@@ -52,15 +53,22 @@ pub(super) struct PeerReceiver {
 }
 
 impl PeerReceiver {
-    pub(super) fn new(socket: OwnedFd, from: NodeId, cluster: ClusterId) -> PeerReceiver {
-        PeerReceiver { socket, from, cluster, receive_buffer: ReceiveBuffer::new(&[]), frame: Vec::new() }
+    pub(super) fn new(
+        channel: Channel,
+        from: NodeId,
+        certificate: Option<String>,
+        cluster: ClusterId,
+    ) -> PeerReceiver {
+        let receive_buffer = ReceiveBuffer::new(&[]);
+        PeerReceiver { channel, from, certificate, cluster, receive_buffer, frame: Vec::new() }
     }
 
     /// Receives what is there, as far as there is room.
     pub(super) fn receive(&mut self, pool: &Pool) -> Received {
         let mut received = Received::Nothing;
-        self.receive_buffer.receive(pool, |spaces| {
-            received = receive_to(&self.socket, spaces);
+        let PeerReceiver { channel, receive_buffer, .. } = self;
+        receive_buffer.receive(pool, |spaces| {
+            received = channel.receive_to(spaces);
             if let Received::Some(bytes) = received { Some(bytes) } else { None }
         });
         received

@@ -1,4 +1,4 @@
-//! What is said to another node. What it says comes by a connection of its own (`heard.rs`).
+//! What is sent to another node. What that node sends comes by a connection of its own (`peer_receiver`).
 //!
 //! Messages may be lost: a connection that breaks takes what it had with it, and core asks again.
 
@@ -19,12 +19,17 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
 
-use loadline_san_export::socket::{Received, receive, send_all, shut_down};
+use loadline_san_transport::channel::Channel;
+use loadline_san_transport::socket::{Received, shut_down};
 
 /// What is said to a peer that does not take it: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
 /// From one attempt to connect to the next.
 const RETRY_NS: u64 = 100_000_000;
+/// The same, after a handshake has failed so often in a row that it will fail again: each costs both nodes some computing.
+const RETRY_UNPROVED_NS: u64 = 2_000_000_000;
+/// Handshakes that fail in a row before attempts become rare.
+const UNPROVED: u32 = 5;
 /// A node that refuses so many attempts in a row has ended: one may be starting anew, or all be stopped at about the same time, and a
 /// replica that is removed for that has to be copied to.
 const REFUSALS: u32 = 2;
@@ -78,7 +83,27 @@ impl Preamble {
 enum ConnectionState {
     Down,
     Connecting(OwnedFd),
-    Up(OwnedFd),
+    /// The handshake is done elsewhere, which has the connection.
+    Proving,
+    Up(Channel),
+}
+
+/// A connection whose handshake is to be done.
+#[derive(Debug)]
+pub struct Unproved {
+    /// The connection.
+    pub socket: OwnedFd,
+    /// The number of the attempt.
+    pub attempt: u64,
+}
+
+/// A connection whose handshake is done, and the fingerprint of the other node's certificate.
+#[derive(Debug)]
+pub struct ProvedPeer {
+    /// The connection.
+    pub channel: Channel,
+    /// The fingerprint.
+    pub certificate: String,
 }
 
 /// What is said to a node.
@@ -107,10 +132,23 @@ pub(super) struct PeerSender {
     /// A process runs there: it was reached, and has not ended since; and that, if it was not told yet.
     runs: bool,
     news: Option<bool>,
+    /// Connections are protected: each begins with a handshake.
+    is_protected: bool,
+    /// Attempts to connect, the connection of the last if its handshake is to be done, and handshakes that failed in a row.
+    attempt: u64,
+    unproved: Option<Unproved>,
+    unproved_in_a_row: u32,
+    /// The fingerprint of the other node's certificate, if the connection is protected.
+    certificate: Option<String>,
 }
 
 impl PeerSender {
-    pub(super) fn new(name: String, address: SocketAddr, preamble: Preamble) -> PeerSender {
+    pub(super) fn new(
+        name: String,
+        address: SocketAddr,
+        preamble: Preamble,
+        is_protected: bool,
+    ) -> PeerSender {
         PeerSender {
             name,
             address,
@@ -127,6 +165,11 @@ impl PeerSender {
             refusals: 0,
             runs: false,
             news: None,
+            is_protected,
+            attempt: 0,
+            unproved: None,
+            unproved_in_a_row: 0,
+            certificate: None,
         }
     }
 
@@ -141,9 +184,9 @@ impl PeerSender {
     /// The descriptor that is to be watched from now on, and for what, if it is not yet.
     pub(super) fn is_to_be_watched(&mut self) -> Option<(i32, For)> {
         let (fd, input, room) = match &self.state {
-            ConnectionState::Down => return None,
+            ConnectionState::Down | ConnectionState::Proving => return None,
             ConnectionState::Connecting(socket) => (socket.as_raw_fd(), false, true),
-            ConnectionState::Up(socket) => (socket.as_raw_fd(), true, self.blocked),
+            ConnectionState::Up(channel) => (channel.as_raw_fd(), true, self.blocked),
         };
         if room && !std::mem::replace(&mut self.watched_for_room, true) {
             return Some((fd, For::Room));
@@ -154,10 +197,12 @@ impl PeerSender {
 
     /// Begins to connect, if it is time. Whether there is a new connection, which needs a key.
     pub(super) fn connect(&mut self, now: Moment) -> bool {
-        if !matches!(self.state, ConnectionState::Down) || now < self.last_attempt.after(RETRY_NS) {
+        let retry = if self.unproved_in_a_row < UNPROVED { RETRY_NS } else { RETRY_UNPROVED_NS };
+        if !matches!(self.state, ConnectionState::Down) || now < self.last_attempt.after(retry) {
             return false;
         }
         self.last_attempt = now;
+        self.attempt += 1;
         match begin_to_connect(self.address) {
             Ok(socket) => {
                 self.state = ConnectionState::Connecting(socket);
@@ -189,25 +234,63 @@ impl PeerSender {
                 else {
                     unreachable!("it was just looked at")
                 };
-                self.state = ConnectionState::Up(socket);
-                self.refusals = 0;
-                self.runs(true);
-                self.out.text(self.preamble.encode().to_vec());
-                if std::mem::take(&mut self.failures) >= FAILURES {
-                    tracing::info!(
-                        node = self.name,
-                        "node {} is reachable again at {}",
-                        self.name,
-                        self.address
-                    );
+                if self.is_protected {
+                    self.state = ConnectionState::Proving;
+                    self.unproved = Some(Unproved { socket, attempt: self.attempt });
+                } else {
+                    self.up(Channel::plain(socket));
                 }
             }
-            ConnectionState::Up(socket) if what == For::Input => {
-                if receive(socket, &mut [0; 64]) != Received::Nothing {
+            ConnectionState::Up(_) if what == For::Input => {
+                let ConnectionState::Up(channel) = &mut self.state else {
+                    unreachable!("it was just looked at")
+                };
+                if channel.receive(&mut [0; 64]) != Received::Nothing {
                     self.down("it has closed the connection");
                 }
             }
-            ConnectionState::Up(_) | ConnectionState::Down => {}
+            ConnectionState::Up(_) | ConnectionState::Proving | ConnectionState::Down => {}
+        }
+    }
+
+    /// The connection whose handshake is to be done, once.
+    pub(super) fn take_unproved(&mut self) -> Option<Unproved> {
+        self.unproved.take()
+    }
+
+    /// The handshake of an attempt was done, or has failed.
+    pub(super) fn proved(&mut self, attempt: u64, proved: Result<ProvedPeer, String>) {
+        if attempt != self.attempt || !matches!(self.state, ConnectionState::Proving) {
+            return;
+        }
+        match proved {
+            Ok(ProvedPeer { channel, certificate }) => {
+                (self.certificate, self.unproved_in_a_row) = (Some(certificate), 0);
+                (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
+                self.up(channel);
+            }
+            Err(why) => {
+                self.unproved_in_a_row = self.unproved_in_a_row.saturating_add(1);
+                self.refusals = 0;
+                self.down(&why);
+            }
+        }
+    }
+
+    /// The node has these certificates: a connection that was proved by another one ends.
+    pub(super) fn keep_proved(&mut self, certificates: &[String]) {
+        if self.certificate.as_ref().is_some_and(|certificate| !certificates.contains(certificate)) {
+            self.down("its certificate was replaced");
+        }
+    }
+
+    fn up(&mut self, channel: Channel) {
+        self.state = ConnectionState::Up(channel);
+        self.refusals = 0;
+        self.runs(true);
+        self.out.text(self.preamble.encode().to_vec());
+        if std::mem::take(&mut self.failures) >= FAILURES {
+            tracing::info!(node = self.name, "node {} is reachable again at {}", self.name, self.address);
         }
     }
 
@@ -236,10 +319,13 @@ impl PeerSender {
 
     /// The connection is given up, and tried again: at once, unless that was just tried. Whose process has ended refuses it.
     pub(super) fn down(&mut self, why: &str) {
-        if let ConnectionState::Connecting(socket) | ConnectionState::Up(socket) = &self.state {
-            shut_down(socket);
+        match &self.state {
+            ConnectionState::Connecting(socket) => shut_down(socket),
+            ConnectionState::Up(channel) => shut_down(channel),
+            ConnectionState::Proving | ConnectionState::Down => {}
         }
         self.state = ConnectionState::Down;
+        self.certificate = None;
         self.out = Outbox::default();
         self.failures = self.failures.saturating_add(1);
         if self.failures == FAILURES {
@@ -308,10 +394,10 @@ impl PeerSender {
 
     /// Sends what was said.
     pub(super) fn flush(&mut self) {
-        if let ConnectionState::Up(socket) = &self.state
+        if let ConnectionState::Up(channel) = &mut self.state
             && !self.blocked
         {
-            match send_all(socket, &mut self.out) {
+            match channel.send_all(&mut self.out) {
                 Ok(room) => self.blocked = !room,
                 Err(why) => self.down(&why.to_string()),
             }

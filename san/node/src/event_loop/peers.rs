@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::{NodeId, ReplicaId};
@@ -11,12 +11,13 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, ToOwner, ToReplica};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_device::uring::{For, Uring};
-use loadline_san_export::socket::{Received, shut_down};
+use loadline_san_transport::channel::Channel;
+use loadline_san_transport::socket::{Received, shut_down};
 
 use super::LoopOptions;
 use super::keys::Keys;
 use super::peer_receiver::{PeerMessage, PeerReceiver};
-use super::peer_sender::{PeerSender, Preamble};
+use super::peer_sender::{PeerSender, Preamble, ProvedPeer, Unproved};
 
 /// The connections of one loop with all other nodes: one sender for each node, and the receivers of accepted connections.
 pub(super) struct Peers {
@@ -49,12 +50,20 @@ impl Peers {
         }
     }
 
-    /// A node is at this address.
-    pub(super) fn add(&mut self, node: NodeId, name: String, address: SocketAddr) {
-        let LoopOptions { me, cluster, number, .. } = self.options;
+    /// A node is at this address, and has certificates with these fingerprints. Connections that were proved by others end.
+    pub(super) fn add(&mut self, node: NodeId, name: String, address: SocketAddr, certificates: &[String]) {
+        let LoopOptions { me, cluster, number, is_protected, .. } = self.options;
         let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
-        let sender = self.senders.entry(node).or_insert_with(|| PeerSender::new(name, address, preamble));
+        let new = || PeerSender::new(name, address, preamble, is_protected);
+        let sender = self.senders.entry(node).or_insert_with(new);
         sender.moved(address);
+        sender.keep_proved(certificates);
+        let is_old = |of: &PeerReceiver| {
+            of.from == node && of.certificate.as_ref().is_some_and(|of| !certificates.contains(of))
+        };
+        for (_, old) in self.receivers.extract_if(|_, receiver| is_old(receiver)) {
+            shut_down(&old.channel);
+        }
     }
 
     /// A node is removed from the cluster.
@@ -63,16 +72,33 @@ impl Peers {
             sender.down("it was removed");
             self.sender_keys.remove(&sender.key);
         }
+        for (_, receiver) in self.receivers.extract_if(|_, receiver| receiver.from == node) {
+            shut_down(&receiver.channel);
+        }
     }
 
     /// A node has connected. An older connection of it is lost, whether that is known here or not.
-    pub(super) fn accept(&mut self, socket: OwnedFd, from: NodeId, keys: &mut Keys) {
+    pub(super) fn accept(
+        &mut self,
+        channel: Channel,
+        from: NodeId,
+        certificate: Option<String>,
+        keys: &mut Keys,
+    ) {
         for (_, old) in self.receivers.extract_if(|_, old| old.from == from) {
-            shut_down(&old.socket);
+            shut_down(&old.channel);
         }
         let key = keys.take();
-        self.receivers.insert(key, PeerReceiver::new(socket, from, self.options.cluster));
+        self.receivers.insert(key, PeerReceiver::new(channel, from, certificate, self.options.cluster));
         self.readable.push_back(key);
+    }
+
+    /// The handshake of an attempt to connect to a node was done, or has failed.
+    pub(super) fn proved(&mut self, node: NodeId, attempt: u64, proved: Result<ProvedPeer, String>) {
+        if let Some(sender) = self.senders.get_mut(&node) {
+            sender.proved(attempt, proved);
+            self.has_unsent = true;
+        }
     }
 
     /// From now on nothing is exchanged with this node, on purpose.
@@ -113,13 +139,14 @@ impl Peers {
     }
 
     /// Writes messages to sockets, and connects to nodes where that is due. `news` is called for each node whose process was found to
-    /// run, or not to run any more.
+    /// run, or not to run any more; `prove` for each connection whose handshake is to be done.
     pub(super) fn flush(
         &mut self,
         uring: &mut Uring,
         keys: &mut Keys,
         now: Moment,
         mut news: impl FnMut(NodeId, bool),
+        mut prove: impl FnMut(NodeId, Unproved),
     ) {
         self.has_unsent = false;
         for (node, sender) in &mut self.senders {
@@ -136,6 +163,9 @@ impl Peers {
             }
             if let Some(runs) = sender.news() {
                 news(*node, runs);
+            }
+            if let Some(unproved) = sender.take_unproved() {
+                prove(*node, unproved);
             }
         }
     }
@@ -195,8 +225,21 @@ impl Peers {
                     }
                 }
             }
-            if over || uring.watch(receiver.socket.as_raw_fd(), key, For::Input).is_err() {
-                shut_down(&receiver.socket);
+            if let Some(why) = receiver.channel.refused() {
+                tracing::warn!(
+                    node = receiver.from.0,
+                    "data from node {} are refused, and the connection is closed: {why}",
+                    receiver.from.0
+                );
+                over = true;
+            }
+            if !over && receiver.channel.has_data() {
+                // The socket does not say so: they were received from it.
+                self.readable.push_back(key);
+                continue;
+            }
+            if over || uring.watch(receiver.channel.as_raw_fd(), key, For::Input).is_err() {
+                shut_down(&receiver.channel);
                 self.receivers.remove(&key);
             }
         }

@@ -1,7 +1,7 @@
 //! Why a client's connection ends. Each that this node ends has a reason, which is logged once.
 
 use loadline_san_export::session::SessionEnd;
-use loadline_san_export::socket::throw_away;
+use loadline_san_transport::socket::throw_away;
 use thiserror::Error;
 
 use super::client::Who;
@@ -85,6 +85,6 @@ impl Who {
 pub(super) fn refuse(new: NewClient, why: &Why) {
     Who::of(&new).leaves(why);
     if *why == Why::CLOSED {
-        throw_away(&new.socket);
+        throw_away(&new.channel);
     }
 }

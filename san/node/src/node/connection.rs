@@ -2,14 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use loadline_san_transport::channel::Channel;
 use tokio::net::{TcpStream, UnixStream};
+
+use super::links::Link;
 
 /// A connection of a client.
 pub(super) trait Connection:
     tokio::io::AsyncRead + tokio::io::AsyncWrite + AsFd + Unpin + Send + 'static
 {
     /// The connection, for the data path.
-    fn descriptor(self) -> std::io::Result<OwnedFd>;
+    fn channel(self) -> std::io::Result<Channel>;
 
     /// Another descriptor of it, by which its state is looked at.
     fn watched(&self) -> std::io::Result<OwnedFd> {
@@ -18,14 +21,20 @@ pub(super) trait Connection:
 }
 
 impl Connection for TcpStream {
-    fn descriptor(self) -> std::io::Result<OwnedFd> {
+    fn channel(self) -> std::io::Result<Channel> {
         self.set_nodelay(true)?;
-        Ok(self.into_std()?.into())
+        Ok(Channel::plain(self.into_std()?.into()))
     }
 }
 
 impl Connection for UnixStream {
-    fn descriptor(self) -> std::io::Result<OwnedFd> {
-        Ok(self.into_std()?.into())
+    fn channel(self) -> std::io::Result<Channel> {
+        Ok(Channel::plain(self.into_std()?.into()))
+    }
+}
+
+impl Connection for Link {
+    fn channel(self) -> std::io::Result<Channel> {
+        self.into_channel()
     }
 }

@@ -4,7 +4,6 @@
 //! A client of NBD waits for its answers before it takes its leave, so none of that was acknowledged. When the owner ends the
 //! connection, the client gets what the owner had answered, and then the end.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +12,9 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
 use loadline_san_protocol::{ClusterId, record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::connection::Connection;
+use super::links::{Link, is_end};
 use super::sessions::{self, Session};
 use super::{CONFIG_POLL, Node, sockets};
 use crate::event_loop::command::SessionId;
@@ -110,8 +109,18 @@ impl Forward {
 pub(super) struct Route {
     /// The name of the owner, for messages.
     pub(super) name: String,
+    /// Its id.
+    pub(super) node: u32,
     pub(super) address: SocketAddr,
     pub(super) session: Arc<Session>,
+}
+
+/// Why an owner does not take a client.
+enum NotTaken {
+    /// It has closed the connection.
+    Closed,
+    /// It is not reached, for people.
+    Failed(String),
 }
 
 /// Why bytes are not forwarded any more.
@@ -143,6 +152,27 @@ impl Node {
         }
     }
 
+    /// Has an owner take a client. The connection to it then, and what it has answered.
+    async fn take(
+        &self,
+        node: u32,
+        address: SocketAddr,
+        forward: &Forward,
+    ) -> Result<(Link, [u8; 8]), NotTaken> {
+        let mut owner = self.link_to(node, address).await.map_err(NotTaken::Failed)?;
+        let mut answer = [0; 8];
+        let exchanged = async {
+            owner.write_all(&forward.encode()).await?;
+            owner.flush().await?;
+            owner.read_exact(&mut answer).await
+        };
+        match exchanged.await {
+            Ok(_) => Ok((owner, answer)),
+            Err(error) if is_end(&error) => Err(NotTaken::Closed),
+            Err(error) => Err(NotTaken::Failed(error.to_string())),
+        }
+    }
+
     /// Carries what a client and the owner of its volume send, until either ends. Why it has ended, if the client has not.
     pub(super) async fn forward<C: Connection>(
         &self,
@@ -152,7 +182,7 @@ impl Node {
         (protocol, chosen): (Protocol, &Chosen),
         from: &str,
     ) -> Option<String> {
-        let Route { name, address, session } = route;
+        let Route { name, node, address, session } = route;
         let forward = Forward {
             cluster: self.0.cluster,
             volume,
@@ -163,7 +193,7 @@ impl Node {
             negotiated: chosen.negotiated.clone(),
         };
         let taken = tokio::select! {
-            taken = tokio::time::timeout(TAKES, take(*address, &forward)) => taken,
+            taken = tokio::time::timeout(TAKES, self.take(*node, *address, &forward)) => taken,
             () = session.lost() => return Some(session.why_lost(name)),
         };
         let mut owner = match taken {
@@ -173,15 +203,17 @@ impl Node {
                 return Some(format!("{name}, which owns the volume, has ended the session with this node"));
             }
             Ok(Ok(_)) => return Some(format!("{name} does not serve the volume")),
-            Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
-                return Some(format!("{name} does not serve the volume now"));
-            }
-            Ok(Err(error)) => {
+            Ok(Err(NotTaken::Closed)) => return Some(format!("{name} does not serve the volume now")),
+            Ok(Err(NotTaken::Failed(error))) => {
                 return Some(format!("{name}, which owns the volume, is not reachable: {error}"));
             }
             Err(_) => return Some(format!("{name} does not serve the volume in time")),
         };
-        let end = match owner.write_all(&chosen.rest).await {
+        let sent = async {
+            owner.write_all(&chosen.rest).await?;
+            owner.flush().await
+        };
+        let end = match sent.await {
             Err(_) => End::Owner,
             Ok(()) => tokio::select! {
                 end = carry(&mut client, &mut owner) => end,
@@ -215,23 +247,14 @@ impl Node {
     }
 }
 
-async fn take(address: SocketAddr, forward: &Forward) -> std::io::Result<(TcpStream, [u8; 8])> {
-    let mut owner = TcpStream::connect(address).await?;
-    owner.set_nodelay(true)?;
-    owner.write_all(&forward.encode()).await?;
-    let mut answer = [0; 8];
-    owner.read_exact(&mut answer).await?;
-    Ok((owner, answer))
-}
-
 /// Carries bytes both ways until either side ends, or the host of either does not confirm what it is sent.
-async fn carry<C: Connection>(client: &mut C, owner: &mut TcpStream) -> End {
+async fn carry<C: Connection>(client: &mut C, owner: &mut Link) -> End {
     // Their descriptors, while both are written to and read from.
     let (Ok(watched), Ok(watched_owner)) = (client.watched(), Connection::watched(owner)) else {
         return End::NoDescriptors;
     };
     let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_owner, mut to_owner) = owner.split();
+    let (mut from_owner, mut to_owner) = tokio::io::split(owner);
     let up = async {
         let mut buffer = vec![0; BUFFER];
         loop {
@@ -240,7 +263,11 @@ async fn carry<C: Connection>(client: &mut C, owner: &mut TcpStream) -> End {
             if sockets::is_closed(&watched) {
                 return End::Client;
             }
-            if to_owner.write_all(&buffer[..count]).await.is_err() {
+            let sent = async {
+                to_owner.write_all(&buffer[..count]).await?;
+                to_owner.flush().await
+            };
+            if sent.await.is_err() {
                 // What it has answered is still to be read.
                 return std::future::pending().await;
             }
@@ -250,7 +277,11 @@ async fn carry<C: Connection>(client: &mut C, owner: &mut TcpStream) -> End {
         let mut buffer = vec![0; BUFFER];
         loop {
             let Ok(count @ 1..) = from_owner.read(&mut buffer).await else { return End::Owner };
-            if to_client.write_all(&buffer[..count]).await.is_err() {
+            let sent = async {
+                to_client.write_all(&buffer[..count]).await?;
+                to_client.flush().await
+            };
+            if sent.await.is_err() {
                 return End::Client;
             }
         }

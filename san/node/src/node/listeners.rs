@@ -1,11 +1,11 @@
 //! Listeners for clients and other nodes. A client logs in by its protocol, until it has chosen a volume; then its connection goes
 //! to the loop that has the volume, or is forwarded to the node that owns it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loadline_san_core::ids::VolumeId;
+use loadline_san_core::ids::{NodeId, VolumeId};
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::{Endpoint, Protocol};
@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::connection::Connection;
 use super::forward::{Forward, Route, TAKES};
+use super::links::{Link, PeerIdentity};
 use super::{Node, NodeError, sessions, sockets};
 use crate::config::catalog;
 use crate::config::catalog::VolumeState;
@@ -74,15 +75,20 @@ fn ends(from: &str, why: &str) {
     tracing::info!(client = from, "client {from} is disconnected: {why}");
 }
 
+/// Binds the socket at which a node listens for other nodes.
+pub(super) async fn bind_peers(node: &catalog::Node) -> Result<TcpListener, NodeError> {
+    let failed = |error| NodeError::Listen { what: format!("{} (other nodes)", node.peer), error };
+    TcpListener::bind(node.peer).await.map_err(failed)
+}
+
 impl Node {
-    /// Listens for other nodes, and for clients of each protocol. The future accepts connections.
+    /// Listens for clients of each protocol, and at `peers` for and for clients of each protocol. The future accepts connections.
     pub(super) async fn listen(
         &self,
         node: &catalog::Node,
+        peers: TcpListener,
     ) -> Result<impl Future<Output = NodeError> + use<>, NodeError> {
         let failed = |what: String| move |error| NodeError::Listen { what, error };
-        let peers =
-            TcpListener::bind(node.peer).await.map_err(failed(format!("{} (other nodes)", node.peer)))?;
         // Apart: neither shuts the other out.
         let (clients, nodes) = (Arc::new(Semaphore::new(MOST_NEW)), Arc::new(Semaphore::new(MOST_NEW)));
         let mut accepting = tokio::task::JoinSet::new();
@@ -138,24 +144,39 @@ impl Node {
         }
     }
 
-    fn let_in_peer(self, mut stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
+    fn let_in_peer(self, stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let Ok(permit) = room.clone().try_acquire_owned() else {
             tracing::warn!(client = %from, "{from} is disconnected: this node already has {MOST_NEW} new connections from nodes");
             return;
         };
         tokio::spawn(async move {
+            // A node that looks whether it reaches this one closes the connection at once.
+            let mut first = [0];
+            let peeked = tokio::time::timeout(CHOOSES, stream.peek(&mut first)).await;
+            if !matches!(peeked, Ok(Ok(1..))) {
+                return;
+            }
+            let (mut stream, peer) = match self.take_link(stream).await {
+                Ok(taken) => taken,
+                Err(why) => return self.count_refused("the port for nodes", from.ip(), &why),
+            };
             let mut bytes = [0; Preamble::BYTES];
             let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut bytes)).await;
             if !matches!(read, Ok(Ok(_))) {
                 return;
             }
+            let is_other = |claimed: NodeId| is_other(peer.as_ref(), claimed, &from);
             if let Some((cluster, session)) = sessions::decode(&bytes) {
-                self.take_session(cluster, session, stream).await;
+                if !is_other(session.node) {
+                    self.take_session(cluster, session, stream).await;
+                }
                 return;
             }
             if Forward::begins_with(&bytes) {
                 let read = tokio::time::timeout(CHOOSES, read_forward(&bytes, &mut stream)).await;
-                if let Ok(Some(forward)) = read {
+                if let Ok(Some(forward)) = read
+                    && !is_other(forward.session.node)
+                {
                     let client = self.name_forwarded(&forward);
                     if let Err(why) = self.take_forwarded(forward, stream).await {
                         ends(&client, &why);
@@ -187,12 +208,23 @@ impl Node {
                 );
                 return;
             };
+            if is_other(preamble.from) {
+                return;
+            }
             if sockets::watch_node(&stream).is_ok()
-                && let Ok(socket) = stream.descriptor()
+                && let Ok(channel) = stream.into_channel()
             {
-                orders.give(LoopCommand::Hear(socket, preamble.from));
+                let certificate = peer.map(|peer| peer.certificate);
+                orders.give(LoopCommand::AcceptPeer { channel, from: preamble.from, certificate });
             }
         });
+    }
+
+    /// A connection is refused, and counted: it may come from a stranger, or from a node with a wrong clock or an old identity.
+    pub(crate) fn count_refused(&self, to: &str, from: IpAddr, why: &str) {
+        self.state().refused_connections += 1;
+        // Without the port, which is another one each time: the log would not see that it repeats itself.
+        tracing::warn!(client = %from, "a connection from {from} to {to} is refused: {why}");
     }
 
     fn let_in_client<C: Connection>(
@@ -251,11 +283,11 @@ impl Node {
 
     fn hand_over<C: Connection>(&self, stream: C, from: String, admission: Admission) {
         let Admission { id, name, bytes, fence, session, protocol, chosen } = admission;
-        match stream.descriptor() {
-            Ok(socket) => {
+        match stream.channel() {
+            Ok(channel) => {
                 let volume = VolumeId(id);
                 let client =
-                    NewClient { socket, volume, name, from, bytes, fence, session, protocol, chosen };
+                    NewClient { channel, volume, name, from, bytes, fence, session, protocol, chosen };
                 self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
             }
             Err(error) => ends(&from, &error.to_string()),
@@ -351,8 +383,11 @@ impl Node {
                 // One of a former life of this process takes over anew.
                 self.want_attached(id, &mut asked);
             } else if let (RecordState::Active, Some((owner, address))) = (record.state, owner) {
-                match self.session_with(record.owner.node.0, address).await {
-                    Ok(session) => return Ok(chosen(Place::At(Route { name: owner, address, session }))),
+                let node = record.owner.node.0;
+                match self.session_with(node, address).await {
+                    Ok(session) => {
+                        return Ok(chosen(Place::At(Route { name: owner, node, address, session })));
+                    }
                     Err(error) => {
                         why = format!(
                             "{owner}, which owns the volume, is not reachable from this node: {error}"
@@ -392,7 +427,7 @@ impl Node {
 
     /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: who has sent the
     /// client may have known less than this node does now. Why the client is not let in, if it is not.
-    async fn take_forwarded(&self, forward: Forward, mut stream: TcpStream) -> Result<(), String> {
+    async fn take_forwarded(&self, forward: Forward, mut stream: Link) -> Result<(), String> {
         let begun = Instant::now();
         let mut asked = None;
         let _ = sockets::watch_client(&stream);
@@ -425,10 +460,15 @@ impl Node {
             };
             if !self.state().sessions.is_open(forward.session) {
                 let _ = stream.write_all(&Forward::NO_SESSION).await;
+                let _ = stream.flush().await;
                 return Err(SESSION_ENDED.into());
             }
             if here {
-                if stream.write_all(&Forward::TAKEN).await.is_err() {
+                let taken = async {
+                    stream.write_all(&Forward::TAKEN).await?;
+                    stream.flush().await
+                };
+                if taken.await.is_err() {
                     return Err("the node that forwards the connection has closed it".into());
                 }
                 let (id, fence, session) = (forward.volume, forward.fence, Some(forward.session));
@@ -449,8 +489,20 @@ impl Node {
     }
 }
 
+/// Whether a connection claims to be of another node than the one that its handshake has proved.
+fn is_other(peer: Option<&PeerIdentity>, claimed: NodeId, from: &SocketAddr) -> bool {
+    let Some(PeerIdentity { node, .. }) = peer.filter(|peer| peer.node != claimed) else { return false };
+    tracing::warn!(
+        client = %from,
+        "{from} is disconnected: it has proved that it is node {}, and claims to be node {}",
+        node.0,
+        claimed.0
+    );
+    true
+}
+
 /// The rest of what a forwarded connection begins with; `None` if it does not come, or is none.
-async fn read_forward(head: &[u8; Preamble::BYTES], stream: &mut TcpStream) -> Option<Forward> {
+async fn read_forward(head: &[u8; Preamble::BYTES], stream: &mut Link) -> Option<Forward> {
     let mut more = [0; Forward::MORE];
     stream.read_exact(&mut more).await.ok()?;
     let (mut forward, length) = Forward::decode(head, &more)?;

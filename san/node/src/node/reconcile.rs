@@ -68,6 +68,9 @@ impl Node {
                     if !catalog.nodes.contains_key(&self.id()) {
                         return NodeError::Removed(self.name().into());
                     }
+                    if catalog.nodes[&self.id()].0.incarnation > self.0.me.incarnation.0 {
+                        return NodeError::Replaced(self.name().into());
+                    }
                     self.state().learn(catalog);
                     self.report_records(&mut reported);
                     let done = self.reconcile().await;
@@ -135,7 +138,8 @@ impl Node {
         let me = self.id();
         for (id, (node, _)) in catalog.nodes.iter().filter(|(id, _)| **id != me) {
             for orders in &self.0.loops {
-                orders.give(LoopCommand::Peer(NodeId(*id), node.name.clone(), node.peer));
+                let (name, certificates) = (node.name.clone(), node.certificates.clone());
+                orders.give(LoopCommand::Peer { node: NodeId(*id), name, address: node.peer, certificates });
             }
             self.state().peers.insert(*id);
         }
@@ -143,6 +147,7 @@ impl Node {
             self.state().peers.iter().filter(|id| !catalog.nodes.contains_key(id)).copied().collect();
         for id in gone {
             self.state().peers.remove(&id);
+            self.end_sessions_of(id);
             self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoPeer(NodeId(id))));
         }
         let done = self.reconcile_devices(&catalog).await;

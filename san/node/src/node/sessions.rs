@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::{Incarnation, NodeId};
 use loadline_san_protocol::ClusterId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+
+use super::links::Link;
 use tokio::sync::watch;
 
 use super::{Node, sockets};
@@ -143,6 +144,12 @@ impl Sessions {
         }
     }
 
+    /// A node is no part of the cluster any more. Its session, if one is open.
+    fn forget(&mut self, node: u32) -> Option<SessionId> {
+        self.to.remove(&node);
+        self.from.remove(&node).filter(|(_, open)| *open).map(|(id, _)| id)
+    }
+
     /// A session is given up. Whether it was open.
     fn give_up(&mut self, id: SessionId) -> bool {
         match self.from.get_mut(&id.node.0) {
@@ -173,18 +180,21 @@ impl Node {
         let id = SessionId { node: self.0.me.node, incarnation: self.0.me.incarnation, number };
         let preamble = encode(self.0.cluster, id);
         let opened = tokio::time::timeout(OPENS, async {
-            let mut stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            stream.write_all(&preamble).await?;
+            let mut stream = self.link_to(node, address).await?;
             let mut answer = [0; 8];
-            stream.read_exact(&mut answer).await?;
-            Ok::<_, std::io::Error>((stream, answer))
+            let exchanged = async {
+                stream.write_all(&preamble).await?;
+                stream.flush().await?;
+                stream.read_exact(&mut answer).await
+            };
+            exchanged.await.map_err(|error: std::io::Error| error.to_string())?;
+            Ok::<_, String>((stream, answer))
         });
         let begun = Instant::now();
         let stream = match opened.await {
             Ok(Ok((stream, OPENED))) => Ok(stream),
             Ok(Ok(_)) => Err("it refuses the session".into()),
-            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(format!("it has not answered for {} s", OPENS.as_secs())),
         };
         match stream {
@@ -208,7 +218,7 @@ impl Node {
     }
 
     /// Another node opens a session with this one, and keeps it open by its pings.
-    pub(super) async fn take_session(&self, cluster: ClusterId, id: SessionId, mut stream: TcpStream) {
+    pub(super) async fn take_session(&self, cluster: ClusterId, id: SessionId, mut stream: Link) {
         if cluster != self.0.cluster {
             tracing::warn!(cluster = %cluster, "a node of cluster {cluster} opens a session, but this node belongs to cluster {}", self.0.cluster);
             return;
@@ -219,16 +229,17 @@ impl Node {
         }
         if !opened {
             let _ = stream.write_all(&REFUSED).await;
+            let _ = stream.flush().await;
             return;
         }
-        let mut answered = stream.set_nodelay(true).is_ok() && stream.try_write(&OPENED).is_ok();
+        let mut answered = stream.try_send(&OPENED);
         let (mut pings, mut last_ping) = ([0; 64], Instant::now());
         while answered {
             answered = match tokio::time::timeout(PING_LIMIT, stream.read(&mut pings)).await {
                 // What comes so late was there while this process was stopped: the other node has lost the session since.
                 Ok(Ok(_)) if last_ping.elapsed() > PING_LIMIT + PING => false,
                 // If there is no room for the answer, the node does not read, and will find the session lost.
-                Ok(Ok(count)) => count > 0 && stream.try_write(&pings[..count]).is_ok(),
+                Ok(Ok(count)) => count > 0 && stream.try_send(&pings[..count]),
                 Ok(Err(_)) | Err(_) => false,
             };
             last_ping = Instant::now();
@@ -240,13 +251,21 @@ impl Node {
         sockets::abort(stream);
     }
 
+    /// A node is no part of the cluster any more: the clients that it forwards are disconnected.
+    pub(super) fn end_sessions_of(&self, node: u32) {
+        let ended = self.state().sessions.forget(node);
+        if let Some(id) = ended {
+            self.end_session(id);
+        }
+    }
+
     fn end_session(&self, id: SessionId) {
         self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::EndSession(id)));
     }
 }
 
 /// Sends the pings of a session until it is lost, or has no connections for a while.
-async fn ping(mut stream: TcpStream, session: Arc<Session>, opened: Instant) {
+async fn ping(mut stream: Link, session: Arc<Session>, opened: Instant) {
     let (mut unanswered, mut answers, mut idle) = (VecDeque::new(), [0; 64], 0);
     // The moment at which the newest ping was sent that was answered: what it proves is as old as that.
     let mut proved = opened;
@@ -256,7 +275,7 @@ async fn ping(mut stream: TcpStream, session: Arc<Session>, opened: Instant) {
         let deadline = tokio::time::Instant::from_std(proved + ANSWER_LIMIT);
         tokio::select! {
             _ = ticks.tick() => {
-                if stream.try_write(&[0]).is_ok_and(|sent| sent == 1) {
+                if stream.try_send(&[0]) {
                     unanswered.push_back(Instant::now());
                 }
                 // The slot has one, and this task.

@@ -11,6 +11,7 @@ use loadline_san_core::layout::BLOCK;
 use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::Chosen;
 use loadline_san_protocol::record;
+use loadline_san_transport::channel::Channel;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
@@ -149,7 +150,7 @@ impl Node {
         };
         if let (Some(record), Ok(socket)) = (record, stream.into_std()) {
             let client = NewClient {
-                socket: socket.into(),
+                channel: Channel::plain(socket.into()),
                 volume: VolumeId(id),
                 name,
                 from: LOCAL.into(),

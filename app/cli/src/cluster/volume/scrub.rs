@@ -59,11 +59,11 @@ impl Scrub {
     }
 
     /// Begins at all nodes that answer.
-    fn begin(volume: &VolumeView, status: &StatusView) -> Scrub {
+    fn begin(any: &Api, volume: &VolumeView, status: &StatusView) -> Scrub {
         let path = format!("/v1/volumes/{}/scrub", escaped(&volume.name));
         let mut scrub = Scrub { path, nodes: Vec::new(), seen: BTreeMap::new(), moved: BTreeMap::new() };
         for node in status.nodes.iter().filter(|node| volume.replicas.iter().any(|r| r.node == node.name)) {
-            let api = node.api.parse().ok().filter(|_| node.alive).map(Api::at);
+            let api = node.api.parse().ok().filter(|_| node.alive).map(|address| any.of_other(address));
             let begun = api.filter(|api| api.post::<_, ()>(&scrub.path, ()).is_ok());
             match begun {
                 Some(api) => scrub.nodes.push((node.name.clone(), api)),
@@ -119,7 +119,7 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
         return api.get(&format!("/v1/volumes/{}", escaped(name))).map(|(): ()| Exit::Failed);
     };
     let begun = Instant::now();
-    let mut scrub = Scrub::begin(volume, &status);
+    let mut scrub = Scrub::begin(api, volume, &status);
     scrub.look(volume);
     let all = scrub.bytes().1;
     let limit = limit.unwrap_or(LEAST_LIMIT + Duration::from_secs(all / SLOWEST));

@@ -18,7 +18,15 @@ fn url(path: &Path) -> StoreUrl {
 /// A cluster's configuration in a file, with so many keys.
 fn cluster(path: &Path, keys: u32) {
     let mut store = config::create(&url(path)).unwrap();
-    let cluster = catalog::Cluster { id: "c1".into(), next_id: 1, lease_ms: 600, loops: 1, overcommit: 100 };
+    let cluster = catalog::Cluster {
+        id: "c1".into(),
+        next_id: 1,
+        lease_ms: 600,
+        loops: 1,
+        overcommit: 100,
+        transport: catalog::Transport::Open,
+        certificate_s: 86400,
+    };
     assert!(store.commit(&[catalog::change("cluster", None, &cluster)]).unwrap());
     for key in 0..keys {
         assert!(store.commit(&[put(&format!("key/{key}"), None, "0")]).unwrap());

@@ -9,7 +9,7 @@ use loadline_san_core::volume::Status;
 use loadline_san_core::volume::view::{self, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -326,7 +326,13 @@ impl Node {
                     return Ok(this.local().await);
                 }
                 let cluster = this.cluster_id().to_string();
-                let fetched = fetch(node.api, &cluster, &node.name);
+                let fetched = async {
+                    let gone = |_| Silent::Gone("does not answer".into());
+                    let stream = TcpStream::connect(node.api).await.map_err(gone)?;
+                    let unproved = |why| Silent::Mute(format!("does not prove that it is this node ({why})"));
+                    let link = this.protect_api(stream, id, node.api).await.map_err(unproved)?;
+                    fetch(link, node.api, &cluster, &node.name).await
+                };
                 match tokio::time::timeout(REPORTS, fetched).await {
                     Ok(report) => report,
                     Err(_) => Err(Silent::Mute("does not answer in time".into())),
@@ -345,12 +351,17 @@ impl Node {
 
 /// The report of the node with this API, which must be of this cluster and have this name: otherwise another node listens at the address
 /// that the configuration has.
-async fn fetch(api: SocketAddr, cluster: &str, name: &str) -> Result<LocalView, Silent> {
+async fn fetch(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    api: SocketAddr,
+    cluster: &str,
+    name: &str,
+) -> Result<LocalView, Silent> {
     let gone = |_| Silent::Gone("does not answer".into());
     let mute = |why: String| Silent::Mute(format!("sends an invalid answer ({why})"));
-    let mut stream = TcpStream::connect(api).await.map_err(gone)?;
     let request = format!("GET /v1/local HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(gone)?;
+    stream.flush().await.map_err(gone)?;
     let mut answer = Vec::new();
     stream.take(LONGEST).read_to_end(&mut answer).await.map_err(gone)?;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
@@ -436,7 +447,8 @@ mod tests {
                 let _ = stream.read(&mut request).await;
                 stream.write_all(answer.as_bytes()).await.unwrap();
             });
-            let fetched = fetch(api, "c1", "node-1").await;
+            let stream = TcpStream::connect(api).await.unwrap();
+            let fetched = fetch(stream, api, "c1", "node-1").await;
             serves.await.unwrap();
             fetched
         })

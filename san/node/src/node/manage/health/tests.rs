@@ -59,6 +59,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             peer: address,
             endpoints: BTreeMap::new(),
             incarnation: 5,
+            certificates: Vec::new(),
             draining: false,
         };
         catalog.nodes.insert(node, (of, 1));

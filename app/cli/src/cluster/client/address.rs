@@ -1,0 +1,157 @@
+//! Where an API is, and what proves that one may call it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use loadline_san_node::identity::files::read_bundle;
+use loadline_san_node::identity::trust::provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+
+use super::unix::UnixConnector;
+
+/// The API of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ApiAddress {
+    /// By HTTP: on this machine.
+    Http(SocketAddr),
+    /// By HTTPS: a host with its port.
+    Https(String),
+    /// By a unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for ApiAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ApiAddress, String> {
+        let wrong = || {
+            "give IP:PORT for a node of this machine, https://HOST:PORT for another one, or the path of a node's api.sock".to_owned()
+        };
+        if let Some(host) = text.strip_prefix("https://") {
+            let host = host.strip_suffix('/').unwrap_or(host);
+            let is_host = host
+                .rsplit_once(':')
+                .is_some_and(|(name, port)| !name.is_empty() && port.parse::<u16>().is_ok());
+            return if is_host && !host.contains('/') {
+                Ok(ApiAddress::Https(host.into()))
+            } else {
+                Err(wrong())
+            };
+        }
+        if let Some(path) = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text))
+            && !text.contains("://")
+        {
+            return Ok(ApiAddress::Unix(path.into()));
+        }
+        let address = text.strip_prefix("http://").unwrap_or(text);
+        address.parse().map(ApiAddress::Http).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for ApiAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApiAddress::Http(address) => address.fmt(f),
+            ApiAddress::Https(host) => write!(f, "https://{host}"),
+            ApiAddress::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl ApiAddress {
+    /// The API of another node of the same cluster, at this address: called in the same way.
+    pub(super) fn of_other(&self, address: SocketAddr) -> ApiAddress {
+        match self {
+            ApiAddress::Https(_) => ApiAddress::Https(address.to_string()),
+            ApiAddress::Http(_) => ApiAddress::Http(address),
+            ApiAddress::Unix(_) if address.ip().is_loopback() => ApiAddress::Http(address),
+            ApiAddress::Unix(_) => ApiAddress::Https(address.to_string()),
+        }
+    }
+
+    /// The URL of a path.
+    pub(super) fn url(&self, path: &str) -> String {
+        match self {
+            ApiAddress::Http(address) => format!("http://{address}{path}"),
+            ApiAddress::Https(host) => format!("https://{host}{path}"),
+            // The socket says where it is.
+            ApiAddress::Unix(_) => format!("http://localhost{path}"),
+        }
+    }
+
+    /// What calls it, within this time. The error is for people.
+    pub(super) fn agent(&self, access: Option<&Path>, limit: Duration) -> Result<ureq::Agent, String> {
+        let config =
+            ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false).proxy(None);
+        Ok(match self {
+            ApiAddress::Http(_) => config.build().into(),
+            ApiAddress::Https(_) => config.tls_config(tls(access)?).build().into(),
+            ApiAddress::Unix(path) => {
+                let connector = UnixConnector::new(path.clone());
+                ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default())
+            }
+        })
+    }
+}
+
+/// What TLS is to prove, and to accept.
+fn tls(access: Option<&Path>) -> Result<TlsConfig, String> {
+    let Some(path) = access else {
+        return Err("a node at an https address wants an access: name its file with --access or LOADLINE_ACCESS. 'loadline san access add' on \
+                    the host of a node makes one; there, the node's own identity/node.pem is one too"
+            .into());
+    };
+    let own = read_bundle(path).map_err(|why| why.to_string())?;
+    let authority = authority(path)?;
+    let certificate = |der: &CertificateDer<'_>| Certificate::from_der(der.as_ref()).to_owned();
+    let text = std::fs::read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    let key = PrivateKey::from_pem(&text).map_err(|why| format!("{}: {why}", path.display()))?;
+    Ok(TlsConfig::builder()
+        .client_cert(Some(ClientCert::new_with_certs(&[certificate(&own.certificate)], key)))
+        .root_certs(RootCerts::new_with_certs(&[certificate(&authority)]))
+        .unversioned_rustls_crypto_provider(provider())
+        .build())
+}
+
+/// The authority of the cluster: the second certificate of an access's file; that of a node's own identity is in a file beside it.
+fn authority(path: &Path) -> Result<CertificateDer<'static>, String> {
+    let beside = path.with_file_name("cluster-ca.pem");
+    let second = CertificateDer::pem_file_iter(path).ok().and_then(|mut all| all.nth(1)).and_then(Result::ok);
+    match second {
+        Some(certificate) => Ok(certificate),
+        None => CertificateDer::from_pem_file(&beside).map_err(|_| {
+            format!(
+                "{} has no certificate of the cluster's authority, and {} is not there: use a file that 'loadline san access add' has written",
+                path.display(),
+                beside.display()
+            )
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_in_each_of_its_forms() {
+        let read = |text: &str| text.parse::<ApiAddress>();
+        assert_eq!(read("127.0.0.1:7400"), Ok(ApiAddress::Http("127.0.0.1:7400".parse().unwrap())));
+        assert_eq!(read("http://127.0.0.1:7400"), read("127.0.0.1:7400"));
+        assert_eq!(read("https://node-1.example:7400/"), Ok(ApiAddress::Https("node-1.example:7400".into())));
+        assert_eq!(read("https://[fd00::1]:7400"), Ok(ApiAddress::Https("[fd00::1]:7400".into())));
+        assert_eq!(read("/srv/a/api.sock"), Ok(ApiAddress::Unix("/srv/a/api.sock".into())));
+        assert_eq!(read("unix:api.sock"), Ok(ApiAddress::Unix("api.sock".into())));
+        for wrong in
+            ["", "127.0.0.1", "https://", "https://host", "https://host:1/path", "ftp://host:1", "host:7400"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a caller of the API may do. A viewer only reads: it may GET. An operator may do everything.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::listener::Caller;
+use super::refusal;
+use crate::identity::access::{Role, proof_of};
+use crate::node::Node;
+
+/// Requests of one address that are refused within [`EPISODE`]; those that follow are not looked at.
+const MOST_REFUSED: u32 = 20;
+/// See there.
+const EPISODE: Duration = Duration::from_secs(10);
+/// Addresses that are remembered.
+const MOST_ADDRESSES: usize = 1024;
+
+/// Addresses whose requests were refused: since when, and how many.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(BTreeMap<IpAddr, (Instant, u32)>);
+
+impl Refusals {
+    /// Whether so many requests of an address were refused that another is not looked at.
+    fn are_many(&mut self, address: IpAddr, now: Instant) -> bool {
+        self.0.retain(|_, (since, _)| now.duration_since(*since) < EPISODE);
+        self.0.get(&address).is_some_and(|(_, count)| *count >= MOST_REFUSED)
+    }
+
+    fn add(&mut self, address: IpAddr, now: Instant) {
+        if self.0.len() < MOST_ADDRESSES || self.0.contains_key(&address) {
+            self.0.entry(address).or_insert((now, 0)).1 += 1;
+        }
+    }
+}
+
+/// Lets a request through if its caller may do it.
+pub(super) async fn refuse_strangers(
+    State(node): State<Node>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Caller::Remote { address, certificate } = caller else { return next.run(request).await };
+    let now = Instant::now();
+    if node.state().refusals.are_many(address, now) {
+        let seconds = EPISODE.as_secs();
+        let message = format!("too many requests of {address} were refused: try again in {seconds} s");
+        return refusal(StatusCode::TOO_MANY_REQUESTS, message);
+    }
+    let token = bearer(request.headers());
+    let role = node.role_of(certificate.as_deref(), token);
+    let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
+    let (status, message) = match role {
+        Some(role) if role >= needed => return next.run(request).await,
+        Some(role) => (
+            StatusCode::FORBIDDEN,
+            format!("a {} may not do this: it needs the role {}", role.name(), needed.name()),
+        ),
+        None => {
+            let what = match (certificate.is_some(), token.is_some()) {
+                (_, true) => "the token is not one of this cluster, or has expired, or was taken back",
+                (true, false) => {
+                    "the certificate's access was taken back, or has expired, or its node was removed"
+                }
+                (false, false) => "this needs an access",
+            };
+            let help = "'loadline san access add' on the host of a node makes one, for --access";
+            (StatusCode::UNAUTHORIZED, format!("{what}: {help}"))
+        }
+    };
+    node.state().refusals.add(address, now);
+    node.count_refused("the API", address, &message);
+    refusal(status, message)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::trim)
+}
+
+impl Node {
+    /// What the owner of a certificate, or of a token, may do at this moment.
+    fn role_of(&self, certificate: Option<&str>, token: Option<&str>) -> Option<Role> {
+        let state = self.state();
+        let is_node = |proof: &str| {
+            state.catalog.nodes.values().any(|(node, _)| node.certificates.iter().any(|of| of == proof))
+        };
+        if certificate.is_some_and(is_node) {
+            return Some(Role::Operator);
+        }
+        let token = token.map(proof_of);
+        let proofs = [certificate, token.as_deref()];
+        let mut accesses = state.catalog.accesses.values().map(|(access, _)| access);
+        let access = accesses.find(|access| proofs.contains(&Some(access.proof.as_str())))?;
+        (!access.has_expired()).then_some(access.role)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_not_looked_at_for_a_while_after_many_refusals_and_others_are() {
+        let (one, other): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        for _ in 0..MOST_REFUSED {
+            assert!(!refusals.are_many(one, now));
+            refusals.add(one, now);
+        }
+        assert!(refusals.are_many(one, now));
+        assert!(!refusals.are_many(other, now));
+        assert!(!refusals.are_many(one, now + EPISODE));
+    }
+}

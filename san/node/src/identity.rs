@@ -1,0 +1,79 @@
+//! Who is who in a cluster: certificates, and what proves that one is invited.
+//!
+//! ```text
+//!  authority ── issues ──▶ certificate of a node ── its fingerprint ──▶ configuration (node/<id>)
+//!      │                                                                    │
+//!      └─ sealed in a token, by which one node joins        checked in every handshake, and again whenever it changes
+//! ```
+//!
+//! A connection of a node is taken if two things hold: the cluster's authority issued its certificate, and the configuration names that
+//! certificate's fingerprint for a node. So a node that is removed is cut off by the change that removes it, and a stolen key of the
+//! authority alone opens nothing.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`authority`] | the cluster's own certificate authority |
+//! | [`files`] | what a node keeps of it in its folder |
+//! | [`token`] | an invitation for one node |
+//! | [`access`] | people and programs that use the API |
+//! | [`trust`] | what TLS is to accept |
+
+pub mod access;
+pub mod authority;
+pub mod files;
+pub mod token;
+pub mod trust;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ring::digest::{SHA256, digest};
+use rustls::pki_types::CertificateDer;
+use thiserror::Error;
+
+/// Why there is no identity, or an invitation is none.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// A file of an identity.
+    #[error("{path}: {error}")]
+    File {
+        /// The path of the file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// A token that is no token of this cluster now.
+    #[error("{0}")]
+    Token(String),
+    /// Certificates cannot be made.
+    #[error("a certificate cannot be made: {0}")]
+    Made(String),
+}
+
+/// The fingerprint of a certificate: the SHA-256 of its DER, as 64 hexadecimal digits.
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    hexadecimal(digest(&SHA256, certificate).as_ref())
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Seconds since 1970, by this host's clock.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Random bytes of the system.
+///
+/// # Panics
+/// If the system has none.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    use ring::rand::{SecureRandom, SystemRandom};
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}

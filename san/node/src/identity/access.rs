@@ -1,0 +1,85 @@
+//! People and programs that use the API beyond this machine: each has a name, a role, and a certificate or a token of its own.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use super::authority::{Authority, Subject};
+use super::files::{bundle, pem};
+use super::{IdentityError, fingerprint, hexadecimal, now, random_bytes};
+
+/// What every token of the API begins with.
+const PREFIX: &str = "loadline-api-";
+
+/// What one may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look at everything, and change nothing.
+    Viewer,
+    /// Look at everything, and change everything that the API changes.
+    Operator,
+}
+
+impl Role {
+    /// The name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+        }
+    }
+
+    /// The role of this name.
+    pub fn of_name(name: &str) -> Option<Role> {
+        [Role::Viewer, Role::Operator].into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// What the configuration keeps of an access, under `access/<name>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// What it may do.
+    pub role: Role,
+    /// The fingerprint of its certificate, or the SHA-256 of its token: 64 hexadecimal digits.
+    pub proof: String,
+    /// When it ends, in seconds since 1970.
+    pub expires: u64,
+}
+
+impl Access {
+    /// Whether it has ended.
+    pub fn has_expired(&self) -> bool {
+        self.expires <= now()
+    }
+}
+
+/// A new access with a certificate: what the configuration is to keep, and the file for its owner, which has the certificate, its key and
+/// the cluster's authority.
+pub fn by_certificate(
+    authority: &Authority,
+    name: &str,
+    role: Role,
+    life: Duration,
+) -> Result<(Access, String), IdentityError> {
+    let issued = authority.issue(&Subject::Client(name.into()), life)?;
+    let access = Access { role, proof: fingerprint(&issued.certificate), expires: issued.expires };
+    let file = format!("{}{}", bundle(&issued), pem("CERTIFICATE", authority.certificate()));
+    Ok((access, file))
+}
+
+/// A new access with a token: what the configuration is to keep, and the token for its owner.
+pub fn by_token(role: Role, life: Duration) -> (Access, String) {
+    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_bytes::<32>()));
+    let access = Access { role, proof: proof_of(&token), expires: now() + life.as_secs() };
+    (access, token)
+}
+
+/// What the configuration knows a token by.
+pub fn proof_of(token: &str) -> String {
+    hexadecimal(digest(&SHA256, token.as_bytes()).as_ref())
+}

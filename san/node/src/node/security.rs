@@ -1,0 +1,186 @@
+//! This node's identity: read when it starts, and renewed before it ends, while connections go on.
+//!
+//! A new certificate is named in the configuration beside the old one, then it is written to the node's folder and used. A while later
+//! the configuration names it alone: connections that were proved by the old one end then, and are made again at once.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Node, NodeError};
+use crate::config::ConfigError;
+use crate::config::catalog::{self, Catalog, Cluster, Transport, change};
+use crate::identity::authority::{Issued, Subject};
+use crate::identity::files::{Identity, own_file, write_own};
+use crate::identity::trust::Trust;
+use crate::identity::{IdentityError, fingerprint, now};
+
+/// How often it is looked whether the certificate is to be renewed.
+const LOOKS: Duration = Duration::from_secs(60);
+/// How long an old certificate is named beside the new one. Nodes that have not learned the new one by then refuse it until they have.
+const BESIDE: Duration = Duration::from_secs(5);
+
+/// The identity of this node, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Security {
+    folder: PathBuf,
+    cluster: Cluster,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    identity: Identity,
+    trust: Arc<Trust>,
+}
+
+impl Security {
+    /// Reads the identity of a node, in a cluster whose connections are protected; nothing, if they are not.
+    ///
+    /// Fails if the cluster has connections that are not protected, and the node is not on this machine alone; and if the
+    /// configuration does not know the identity.
+    pub(super) fn read(
+        folder: PathBuf,
+        cluster: &Cluster,
+        node: &catalog::Node,
+    ) -> Result<Option<Security>, NodeError> {
+        if cluster.transport == Transport::Open {
+            return match node.addresses().into_iter().find(|address| !address.ip().is_loopback()) {
+                Some(address) => Err(NodeError::Open(address)),
+                None => Ok(None),
+            };
+        }
+        let identity = Identity::read(&folder, &cluster.id)?;
+        let own = fingerprint(&identity.own.certificate);
+        if !node.certificates.contains(&own) {
+            return Err(IdentityError::File {
+                path: own_file(&folder),
+                error: format!(
+                    "the configuration does not know this certificate of node {}: the file is an old copy, or the node was \
+                     added anew in another folder. Put the newest file back, or remove the node and join it again",
+                    node.name
+                ),
+            }
+            .into());
+        }
+        let trust = Arc::new(Trust::new(&identity, &cluster.id, cluster.transport)?);
+        let held = Mutex::new(Held { identity, trust });
+        Ok(Some(Security { folder, cluster: cluster.clone(), held }))
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().expect("no thread panics while it holds this")
+    }
+
+    /// Uses another certificate from now on.
+    fn take(&self, own: Issued) -> Result<(), IdentityError> {
+        let mut held = self.held();
+        write_own(&self.folder, &own)?;
+        held.identity.own = own;
+        held.trust = Arc::new(Trust::new(&held.identity, &self.cluster.id, self.cluster.transport)?);
+        Ok(())
+    }
+
+    /// Whether the certificate is to be renewed: a third of its life is left.
+    fn is_old(&self) -> bool {
+        let left = self.held().identity.own.expires.saturating_sub(now());
+        left < self.cluster.certificate_s / 3
+    }
+
+    fn own(&self) -> String {
+        fingerprint(&self.held().identity.own.certificate)
+    }
+
+    fn issue(&self, id: u32, node: &catalog::Node, names: &[String]) -> Result<Issued, IdentityError> {
+        let life = Duration::from_secs(self.cluster.certificate_s);
+        self.held().identity.authority.issue(&subject(id, node, names), life)
+    }
+}
+
+/// Whom the certificate of a node is for. `names`: more names of its host, by which clients call it.
+pub(crate) fn subject(id: u32, node: &catalog::Node, names: &[String]) -> Subject {
+    let mut addresses: Vec<_> = node.addresses().iter().map(|address| address.ip()).collect();
+    addresses.sort();
+    addresses.dedup();
+    let mut names = names.to_vec();
+    if let Some(host) = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()) {
+        names.push(host);
+    }
+    if addresses.iter().any(std::net::IpAddr::is_loopback) {
+        names.push("localhost".into());
+    }
+    names.sort();
+    names.dedup();
+    // A name that a certificate cannot have is none by which a client could check it.
+    names.retain(|name| name.is_ascii() && !name.is_empty() && name.len() < 254);
+    Subject::Node { id, addresses, names }
+}
+
+impl Node {
+    /// What this node accepts, and how it connects; `None` if connections are not protected.
+    pub(crate) fn trust(&self) -> Option<Arc<Trust>> {
+        self.0.security.as_ref().map(|security| security.held().trust.clone())
+    }
+
+    /// Renews the certificate: a new key, and a new life.
+    pub async fn renew_certificate(&self) -> Result<(), NodeError> {
+        let Some(security) = &self.0.security else { return Ok(()) };
+        let node = self.state().catalog.nodes.get(&self.id()).map(|(node, _)| node.clone());
+        let node = node.ok_or_else(|| NodeError::Removed(self.name().into()))?;
+        let new = security.issue(self.id(), &node, self.api_names())?;
+        let (old, proof) = (security.own(), fingerprint(&new.certificate));
+        self.name_certificates(vec![old, proof]).await?;
+        security.take(new)?;
+        tracing::info!("the certificate of this node is renewed");
+        self.0.renewed.notify_one();
+        Ok(())
+    }
+
+    /// Has the configuration name these certificates for this node, and no others.
+    async fn name_certificates(&self, certificates: Vec<String>) -> Result<(), ConfigError> {
+        let id = self.id();
+        let named = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((node, version)) = catalog.nodes.get(&id) else { return Ok(()) };
+                if node.certificates == certificates {
+                    return Ok(());
+                }
+                let next = catalog::Node { certificates: certificates.clone(), ..node.clone() };
+                if store.commit(&[change(format!("node/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        named.await?;
+        self.reconcile_soon();
+        Ok(())
+    }
+
+    /// Renews the certificate in time, and ends what an old one has proved. It goes on until the node ends.
+    pub(super) async fn renew_for_ever(&self) {
+        let Some(security) = &self.0.security else { return std::future::pending().await };
+        loop {
+            if security.is_old()
+                && let Err(error) = self.renew_certificate().await
+            {
+                tracing::warn!(
+                    "the certificate of this node cannot be renewed now, which is tried again: {error}"
+                );
+            }
+            // Other nodes learn of the new one meanwhile.
+            tokio::time::sleep(BESIDE).await;
+            let alone = vec![security.own()];
+            let is_alone =
+                self.state().catalog.nodes.get(&self.id()).is_none_or(|(node, _)| node.certificates == alone);
+            if !is_alone && let Err(error) = self.name_certificates(alone).await {
+                tracing::warn!(
+                    "an old certificate of this node is still named in the configuration: {error}"
+                );
+            }
+            let renewed = self.0.renewed.notified();
+            let _ = tokio::time::timeout(LOOKS, renewed).await;
+        }
+    }
+}
