@@ -39,6 +39,8 @@ pub mod option {
     pub const ABORT: u32 = 2;
     /// Which exports are there?
     pub const LIST: u32 = 3;
+    /// Go on with TLS.
+    pub const STARTTLS: u32 = 5;
     /// What is this export like?
     pub const INFO: u32 = 6;
     /// Choose an export.

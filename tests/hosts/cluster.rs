@@ -17,6 +17,7 @@ use nix::libc;
 
 use super::netns::{self, Network};
 use super::script::Volume;
+use crate::nodes::token_in;
 
 /// Bytes of a node's device. Its file takes no more room than what is written.
 const DEVICE: u64 = 4 << 30;
@@ -74,14 +75,22 @@ impl Cluster {
         };
         let store = cluster.store();
         let store = store.to_str().expect("it is text");
-        cluster.must(0, &["san", "init", store]);
+        // Beyond one machine nodes always prove who they are. By turns everything is encrypted as well.
+        let protection = if number.is_multiple_of(2) { "encrypted" } else { "authenticated" };
+        let made = cluster.must(0, &["san", "init", store, "--transport", protection]);
+        let mut token = token_in(&made);
         for host in 0..nodes {
             let (name, folder) = (name(host), cluster.folder.join(name(host)));
             let address = netns::address(host).to_string();
             let folder = folder.to_str().expect("it is text");
             let arguments =
                 ["san", "join", store, "--name", &name, "--folder", folder, "--address", &address];
-            cluster.must(host, &arguments);
+            let with: Vec<&str> = token.iter().flat_map(|token| ["--token", token]).collect();
+            cluster.must(host, &[&arguments[..], &with].concat());
+            let settings = cluster.folder.join(self::name(0)).join("node.toml");
+            let settings = settings.to_str().expect("it is text");
+            let more = || cluster.must(0, &["san", "token", "--config", settings]).trim().to_owned();
+            token = (host + 1 < nodes).then(more);
             cluster.start_node(host);
         }
         for host in 0..nodes {
@@ -280,7 +289,7 @@ impl Cluster {
             .arg(COMMAND)
             .arg(env!("CARGO_BIN_EXE_loadline"))
             .args(arguments)
-            .env("LOADLINE_API", format!("{}:7400", netns::address(host)))
+            .env("LOADLINE_API", self.folder.join(name(host)).join("api.sock"))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .output()
@@ -290,9 +299,10 @@ impl Cluster {
         (output.status.code().unwrap_or(-1), text)
     }
 
-    fn must(&self, host: usize, arguments: &[&str]) {
+    fn must(&self, host: usize, arguments: &[&str]) -> String {
         let (code, text) = self.command(host, arguments);
         assert_eq!(code, 0, "{arguments:?}: {text}");
+        text
     }
 
     /// Waits until every volume has all its copies in sync. What a volume lacks, if the time is over.

@@ -37,6 +37,16 @@ pub(crate) fn run(command: &mut Command) -> String {
     text
 }
 
+/// A connection, by the network or by a socket.
+trait ReadWrite: std::io::Read + std::io::Write {}
+impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
+
+/// The token in what `san init` prints, if the nodes of the cluster prove who they are.
+pub(crate) fn token_in(printed: &str) -> Option<String> {
+    let words = printed.split_whitespace();
+    words.skip_while(|word| *word != "--token").nth(1).map(str::to_owned)
+}
+
 impl Cluster {
     /// So many nodes with a device each.
     pub(crate) fn start(nodes: u8) -> Cluster {
@@ -73,22 +83,18 @@ impl Cluster {
         let mut cluster =
             Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect(), hosts, store };
         let file = cluster.file();
-        cluster.loadline(&[&["san", "init", &file][..], options].concat());
+        // Beyond one machine nodes always prove who they are.
+        let protects = [&["--transport", "encrypted"][..], &[]][usize::from(cluster.hosts.is_none())];
+        let made = cluster.loadline(&[&["san", "init", &file][..], options, protects].concat());
+        let mut token = token_in(&made);
         for node in 1..=nodes {
             let (name, folder) = (format!("node-{node}"), cluster.node_folder(node));
             let address = cluster.address(node).to_string();
             let folder = folder.to_str().expect("it is text");
-            cluster.loadline(&[
-                "san",
-                "join",
-                &file,
-                "--name",
-                &name,
-                "--folder",
-                folder,
-                "--address",
-                &address,
-            ]);
+            let joins = ["san", "join", &file, "--name", &name, "--folder", folder, "--address", &address];
+            let with: Vec<&str> = token.iter().flat_map(|token| ["--token", token]).collect();
+            cluster.loadline(&[&joins[..], &with].concat());
+            token = token.filter(|_| node < nodes).map(|_| cluster.invite(1));
             let settings = cluster.node_folder(node).join("node.toml");
             let text = std::fs::read_to_string(&settings).expect("it was written");
             let text = text.replace("test_faults = false", "");
@@ -103,6 +109,20 @@ impl Cluster {
             cluster.loadline_at(node, &["device", "add", &device]);
         }
         cluster
+    }
+
+    /// A token by which another node joins, from the host of this one.
+    pub(crate) fn invite(&self, node: u8) -> String {
+        let settings = self.node_folder(node).join("node.toml");
+        self.loadline(&["san", "token", "--config", settings.to_str().expect("it is text")]).trim().into()
+    }
+
+    /// The API of a node, as commands take it. Beyond one machine it is the socket on the node's host.
+    fn api(&self, node: u8) -> String {
+        match self.hosts {
+            Some(_) => self.node_folder(node).join("api.sock").to_str().expect("it is text").into(),
+            None => format!("{}:7400", self.address(node)),
+        }
     }
 
     /// The URL of the configuration store, or the path of its file.
@@ -161,7 +181,7 @@ impl Cluster {
 
     /// Runs a command of ours on the host of a node. It must succeed.
     pub(crate) fn loadline_on(&self, node: u8, args: &[&str]) -> String {
-        run(self.program(node).args(args).env("LOADLINE_API", format!("{}:7400", self.address(node))))
+        run(self.program(node).args(args).env("LOADLINE_API", self.api(node)))
     }
 
     /// Starts a node's process, and waits until it answers.
@@ -236,9 +256,19 @@ impl Cluster {
         lines: &str,
         body: &str,
     ) -> (u16, String) {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
+        let limit = Some(Duration::from_secs(30));
+        let mut stream: Box<dyn ReadWrite> = match self.hosts {
+            Some(_) => {
+                let stream = std::os::unix::net::UnixStream::connect(self.api(node)).expect("it answers");
+                stream.set_read_timeout(limit).expect("it may be so long");
+                Box::new(stream)
+            }
+            None => {
+                let stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
+                stream.set_read_timeout(limit).expect("it may be so long");
+                Box::new(stream)
+            }
+        };
         let length = body.len();
         let head = format!("{lines}\r\nConnection: close\r\nContent-Type: application/json");
         let request = format!("{method} {path} HTTP/1.1\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -346,7 +376,7 @@ impl Cluster {
     /// A command of ours, to be run beside what else goes on.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_loadline"));
-        command.args(args).env("LOADLINE_API", format!("{}:7400", self.address(self.asked())));
+        command.args(args).env("LOADLINE_API", self.api(self.asked()));
         command
     }
 
@@ -355,7 +385,7 @@ impl Cluster {
             .arg("100")
             .arg(env!("CARGO_BIN_EXE_loadline"))
             .args(args)
-            .env("LOADLINE_API", format!("{}:7400", self.address(node)))
+            .env("LOADLINE_API", self.api(node))
             .output()
             .expect("timeout is part of coreutils");
         let text =

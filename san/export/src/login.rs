@@ -21,6 +21,8 @@ pub enum Refusal {
     Unknown(String),
     /// It cannot be served now, for this reason.
     NotNow(String),
+    /// It is served only to clients whose connection is protected by TLS.
+    NeedsTls(String),
 }
 
 /// What a login needs to go on, or what has come of it.
@@ -34,6 +36,8 @@ pub enum LoginStep {
     Export(String),
     /// The client has chosen the volume that was found last.
     Chosen(Chosen),
+    /// What follows is protected by TLS: its handshake begins once the output is sent. Only if [TLS was offered](Login::offer_tls).
+    StartTls,
     /// The client leaves, as it may.
     Gone,
 }
@@ -62,6 +66,9 @@ pub struct LoginError(pub String);
 pub trait Login: Send {
     /// Takes bytes that the client has sent. The login limits how many it keeps; the node limits the time.
     fn feed(&mut self, bytes: &[u8]);
+
+    /// The node can go on with TLS, if the client wants that. Called before anything is fed, or not at all.
+    fn offer_tls(&mut self);
 
     /// What comes next. An error disconnects the client.
     fn step(&mut self) -> Result<LoginStep, LoginError>;

@@ -64,6 +64,8 @@ pub enum Next {
     List,
     /// Is there this one? → [`Handshake::export`]
     Export(String),
+    /// TLS begins, once what is to be sent is sent.
+    StartTls,
     /// It has chosen. What is behind the handshake in the stream is [`Handshake::rest`].
     Chosen(Choice),
     /// It has gone, as it should.
@@ -85,6 +87,9 @@ pub enum HandshakeError {
     /// It does not choose.
     #[error("it has not chosen an export after {MOST_OPTIONS} options")]
     TooMany,
+    /// It has sent something before TLS has begun, which would be taken as if TLS had protected it.
+    #[error("it sent {0} bytes before TLS began")]
+    BeforeTls(usize),
     /// The old way of choosing has no other answer.
     #[error("it chose an export that is not to be had: {0}")]
     Refused(String),
@@ -103,6 +108,7 @@ enum State {
     Listing,
     /// The caller is to look up the export.
     ExportWanted(ExportQuery),
+    StartTls,
     Done(Next),
 }
 
@@ -128,6 +134,15 @@ pub struct Handshake {
     /// The export whose contexts were chosen.
     allocation: Option<String>,
     options: u32,
+    tls: Tls,
+}
+
+/// Whether a connection is protected by TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tls {
+    NotOffered,
+    Offered,
+    Begun,
 }
 
 impl Default for Handshake {
@@ -144,6 +159,7 @@ impl Default for Handshake {
             structured: false,
             allocation: None,
             options: 0,
+            tls: Tls::NotOffered,
         }
     }
 }
@@ -152,6 +168,11 @@ impl Handshake {
     /// Takes bytes of the client.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// TLS is possible, if the client wants it.
+    pub fn offer_tls(&mut self) {
+        self.tls = Tls::Offered;
     }
 
     /// What comes next. A client that does not follow the protocol is to be disconnected.
@@ -186,6 +207,13 @@ impl Handshake {
                 }
                 State::Listing => return Ok(Next::List),
                 State::ExportWanted(query) => return Ok(Next::Export(query.name.clone())),
+                State::StartTls => {
+                    if !self.bytes.is_empty() {
+                        return Err(HandshakeError::BeforeTls(self.bytes.len()));
+                    }
+                    self.state = State::Option;
+                    return Ok(Next::StartTls);
+                }
                 State::Done(next) => return Ok(next.clone()),
             }
         }
@@ -234,6 +262,16 @@ impl Handshake {
                 self.reply(option, reply::ACK, b"");
                 self.state = State::Done(Next::Gone);
             }
+            option::STARTTLS if data.is_empty() => match self.tls {
+                Tls::NotOffered => self.reply(option, reply::ERR_UNSUP, b"this server does not offer TLS"),
+                Tls::Begun => self.reply(option, reply::ERR_INVALID, b"TLS has begun already"),
+                Tls::Offered => {
+                    self.reply(option, reply::ACK, b"");
+                    // What was agreed on before, somebody on the way may have said.
+                    (self.structured, self.allocation) = (false, None);
+                    (self.tls, self.state) = (Tls::Begun, State::StartTls);
+                }
+            },
             option::LIST if data.is_empty() => self.state = State::Listing,
             option::INFO | option::GO => match parse_query(data) {
                 Some((name, wants)) => self.state = State::ExportWanted(ExportQuery { option, name, wants }),
@@ -243,7 +281,7 @@ impl Handshake {
                 self.structured = true;
                 self.reply(option, reply::ACK, b"");
             }
-            option::LIST | option::STRUCTURED_REPLY => {
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS => {
                 self.reply(option, reply::ERR_INVALID, b"this option has no data");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data),
@@ -311,7 +349,9 @@ impl Handshake {
         let ExportQuery { option, name, wants } = query;
         let export = match found {
             Ok(export) => export,
-            Err(Refusal::Unknown(why) | Refusal::NotNow(why)) if option == option::EXPORT_NAME => {
+            Err(Refusal::Unknown(why) | Refusal::NotNow(why) | Refusal::NeedsTls(why))
+                if option == option::EXPORT_NAME =>
+            {
                 return Err(HandshakeError::Refused(why));
             }
             Err(Refusal::Unknown(why)) => {
@@ -320,6 +360,10 @@ impl Handshake {
             }
             Err(Refusal::NotNow(why)) => {
                 self.reply(option, reply::ERR_SHUTDOWN, why.as_bytes());
+                return Ok(());
+            }
+            Err(Refusal::NeedsTls(why)) => {
+                self.reply(option, reply::ERR_TLS_REQD, why.as_bytes());
                 return Ok(());
             }
         };
@@ -373,11 +417,16 @@ impl Login for Handshake {
         Handshake::feed(self, bytes);
     }
 
+    fn offer_tls(&mut self) {
+        Handshake::offer_tls(self);
+    }
+
     fn step(&mut self) -> Result<LoginStep, LoginError> {
         Ok(match Handshake::step(self).map_err(said)? {
             Next::Bytes => LoginStep::Bytes,
             Next::List => LoginStep::List,
             Next::Export(name) => LoginStep::Export(name),
+            Next::StartTls => LoginStep::StartTls,
             Next::Chosen(choice) => {
                 LoginStep::Chosen(Chosen { negotiated: choice.encode(), rest: self.rest() })
             }

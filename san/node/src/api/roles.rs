@@ -86,7 +86,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 impl Node {
     /// What the owner of a certificate, or of a token, may do at this moment.
-    fn role_of(&self, certificate: Option<&str>, token: Option<&str>) -> Option<Role> {
+    pub(crate) fn role_of(&self, certificate: Option<&str>, token: Option<&str>) -> Option<Role> {
         let state = self.state();
         let is_node = |proof: &str| {
             state.catalog.nodes.values().any(|(node, _)| node.certificates.iter().any(|of| of == proof))

@@ -153,6 +153,9 @@ pub struct Volume {
     pub log_bytes: u64,
     /// Where it is, or was last, attached; nowhere: no node serves it.
     pub attached: Option<u32>,
+    /// Clients over the network are let in only by TLS, with a certificate.
+    #[serde(default)]
+    pub requires_tls: bool,
     /// What is being done with it.
     pub state: VolumeState,
 }

@@ -18,6 +18,8 @@ const PREFIX: &str = "loadline-api-";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// Use volumes as a client whose connection is protected, and nothing of the API.
+    Client,
     /// Look at everything, and change nothing.
     Viewer,
     /// Look at everything, and change everything that the API changes.
@@ -28,6 +30,7 @@ impl Role {
     /// The name of it.
     pub fn name(self) -> &'static str {
         match self {
+            Role::Client => "client",
             Role::Viewer => "viewer",
             Role::Operator => "operator",
         }
@@ -35,7 +38,7 @@ impl Role {
 
     /// The role of this name.
     pub fn of_name(name: &str) -> Option<Role> {
-        [Role::Viewer, Role::Operator].into_iter().find(|role| role.name() == name)
+        [Role::Client, Role::Viewer, Role::Operator].into_iter().find(|role| role.name() == name)
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Trust {
     pub to_apis: Arc<ClientConfig>,
     /// The API: with a certificate, or without one and with a token.
     pub api: Arc<ServerConfig>,
-    /// Clients of volumes: without a certificate.
+    /// Clients of volumes: with a certificate.
     pub clients: Arc<ServerConfig>,
     cluster: String,
 }
@@ -75,7 +75,6 @@ pub fn client(
 enum Certificates {
     Required,
     Optional,
-    None,
 }
 
 fn server(
@@ -92,7 +91,6 @@ fn server(
         Certificates::Optional => {
             builder.with_client_cert_verifier(verifier.allow_unauthenticated().build().map_err(made)?)
         }
-        Certificates::None => builder.with_no_client_auth(),
     };
     let own = identity.own.clone();
     let mut config = builder.with_single_cert(vec![own.certificate], own.key).map_err(made)?;
@@ -125,7 +123,7 @@ impl Trust {
             to_nodes: Arc::new(to_nodes),
             to_apis: Arc::new(to_apis),
             api: Arc::new(api),
-            clients: Arc::new(server(identity, &Certificates::None, provider())?),
+            clients: Arc::new(server(identity, &Certificates::Required, provider())?),
             cluster: cluster.into(),
         })
     }

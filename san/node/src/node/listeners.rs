@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
-use super::connection::Connection;
+use super::connection::{ClientStream, Connection};
 use super::forward::{Forward, Route, TAKES};
 use super::links::{Link, PeerIdentity};
 use super::{Node, NodeError, sessions, sockets};
@@ -24,6 +24,8 @@ use crate::config::catalog::VolumeState;
 use crate::event_loop::command::{LoopCommand, NewClient, SessionId};
 use crate::event_loop::most_in_flight;
 use crate::event_loop::peer_sender::Preamble;
+use crate::identity::access::Role;
+use crate::identity::fingerprint;
 
 /// A client that has not chosen by then is disconnected.
 const CHOOSES: Duration = Duration::from_secs(10);
@@ -229,7 +231,7 @@ impl Node {
 
     fn let_in_client<C: Connection>(
         self,
-        mut stream: C,
+        stream: C,
         from: String,
         protocol: Protocol,
         room: &Arc<Semaphore>,
@@ -242,7 +244,11 @@ impl Node {
             return;
         };
         let Some(mut login) = protocol.login() else { return };
+        if self.trust().is_some() && from != LOCAL {
+            login.offer_tls();
+        }
         tokio::spawn(async move {
+            let mut stream = ClientStream::Open(stream);
             let logged_in = self.log_in(&mut *login, &mut stream, &from);
             let (chosen, found) = match tokio::time::timeout(CHOOSES + SERVED, logged_in).await {
                 Ok(Ok(Some(chosen))) => chosen,
@@ -298,14 +304,20 @@ impl Node {
     async fn log_in<C: Connection>(
         &self,
         login: &mut dyn Login,
-        stream: &mut C,
+        stream: &mut ClientStream<C>,
         from: &str,
     ) -> Result<Option<(Chosen, RequestedVolume)>, LoginError> {
         let mut buffer = [0; 4096];
         let mut found = None;
+        // The mode of the socket says who may use it.
+        let is_safe = from == LOCAL;
         loop {
             let step = login.step();
-            if stream.write_all(&login.take_output()).await.is_err() {
+            let sent = async {
+                stream.write_all(&login.take_output()).await?;
+                stream.flush().await
+            };
+            if sent.await.is_err() {
                 return Ok(None);
             }
             match step? {
@@ -314,7 +326,8 @@ impl Node {
                     Ok(read) => login.feed(&buffer[..read]),
                 },
                 LoginStep::List => login.list(&self.exports()),
-                LoginStep::Export(name) => match self.find(&name).await {
+                LoginStep::StartTls => self.protect_client(stream, from).await?,
+                LoginStep::Export(name) => match self.find(&name, is_safe || stream.is_protected()).await {
                     Ok(volume) => {
                         login.export(Ok(&volume.export))?;
                         found = Some(volume);
@@ -339,8 +352,33 @@ impl Node {
         attached.map(|(volume, _)| (volume.name.clone(), export_of(volume))).collect()
     }
 
+    /// Begins TLS with a client. An error disconnects it.
+    async fn protect_client<C: Connection>(
+        &self,
+        stream: &mut ClientStream<C>,
+        from: &str,
+    ) -> Result<(), LoginError> {
+        let address = from.parse::<SocketAddr>().map_or(IpAddr::from([0, 0, 0, 0]), |from| from.ip());
+        let refused = |why: String| {
+            self.count_refused("the port for clients", address, &why);
+            LoginError(why)
+        };
+        let trust = self.trust().ok_or_else(|| LoginError("TLS was not offered".into()))?;
+        let proved = tokio::time::timeout(CHOOSES, stream.protect(trust.clients.clone())).await;
+        let late = |_| refused(format!("the handshake of TLS was not done within {} s", CHOOSES.as_secs()));
+        let proved = proved.map_err(late)?.map_err(|why| refused(why.to_string()))?;
+        let certificate = proved.certificate.as_ref().map(fingerprint);
+        match self.role_of(certificate.as_deref(), None) {
+            Some(Role::Client | Role::Operator) => Ok(()),
+            Some(Role::Viewer) => Err(refused("an access of the role viewer may not use volumes".into())),
+            None => Err(refused(
+                "the access of the client's certificate was taken back, or has expired: 'loadline san access add' makes one".into(),
+            )),
+        }
+    }
+
     /// The volume of this name, where it is served; which is waited for.
-    async fn find(&self, name: &str) -> Result<RequestedVolume, Refusal> {
+    async fn find(&self, name: &str, is_protected: bool) -> Result<RequestedVolume, Refusal> {
         let unknown = || {
             Refusal::Unknown(format!("there is no volume {name}: 'loadline volume list' shows all volumes"))
         };
@@ -364,6 +402,11 @@ impl Node {
             if volume.attached.is_none() {
                 return Err(Refusal::Unknown(format!(
                     "volume {name} is not attached: 'loadline volume attach {name}' makes it ready"
+                )));
+            }
+            if volume.requires_tls && !is_protected {
+                return Err(Refusal::NeedsTls(format!(
+                    "volume {name} is served only by TLS, with a certificate: 'loadline san access add --role client' makes one"
                 )));
             }
             let Some(record) = record else { return Err(unknown()) };

@@ -246,6 +246,7 @@ impl Node {
                     lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
                     log_bytes,
                     attached: None,
+                    requires_tls: false,
                     state: VolumeState::Creating,
                 };
                 let id = ids.start;

@@ -1,0 +1,49 @@
+//! Whether clients of a volume must come by TLS.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ManageError;
+use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, Transport, Volume, change};
+use crate::node::Node;
+
+/// Whether clients of a volume must come by TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequireTls {
+    /// Clients over the network are let in only by TLS, with a certificate.
+    pub required: bool,
+}
+
+impl Node {
+    /// Decides whether clients of a volume must come by TLS. It holds for clients that connect from now on.
+    pub async fn require_tls(&self, name: &str, RequireTls { required }: RequireTls) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let (id, _) = self.volume(name)?;
+        let is_open = |catalog: &Catalog| {
+            catalog.cluster.as_ref().is_none_or(|(cluster, _)| cluster.transport == Transport::Open)
+        };
+        if required && is_open(&self.state().catalog) {
+            return Err(ManageError::Wrong(
+                "this cluster has no certificates, since it was made for one machine: 'loadline san init --transport encrypted' makes one \
+                 that has"
+                    .into(),
+            ));
+        }
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+                let next = Volume { requires_tls: required, ..volume.clone() };
+                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        set.await?;
+        self.reconcile_soon();
+        Ok(())
+    }
+}
