@@ -137,7 +137,7 @@ impl Cluster {
         self.folder.path()
     }
 
-    fn node_folder(&self, node: u8) -> PathBuf {
+    pub(crate) fn node_folder(&self, node: u8) -> PathBuf {
         self.folder.path().join(format!("node-{node}"))
     }
 

@@ -213,3 +213,60 @@ proptest! {
         prop_assert_eq!(in_parts.out, at_once.out);
     }
 }
+
+/// A client that wants TLS, and sends this with its wish.
+fn starts_tls(before: &[Vec<u8>], behind: &[u8]) -> (Handshake, Result<Next, HandshakeError>) {
+    let mut handshake = Handshake::default();
+    handshake.offer_tls();
+    handshake.out.clear();
+    handshake.feed(&u32::from(BOTH).to_be_bytes());
+    before.iter().for_each(|option| handshake.feed(option));
+    handshake.feed(&[&asked(option::STARTTLS, b"")[..], behind].concat());
+    let next = serve(&mut handshake);
+    (handshake, next)
+}
+
+#[test]
+fn tls_begins_where_it_is_offered_and_once() {
+    let mut handshake = greeted(BOTH);
+    handshake.feed(&asked(option::STARTTLS, b""));
+    assert_eq!(serve(&mut handshake), Ok(Next::Bytes));
+    assert_eq!(replies(&handshake.out)[0].1, reply::ERR_UNSUP, "it was not offered");
+    let (mut handshake, next) = starts_tls(&[], b"");
+    assert_eq!(next, Ok(Next::StartTls));
+    assert_eq!(replies(&std::mem::take(&mut handshake.out))[0].1, reply::ACK);
+    handshake.feed(&asked(option::STARTTLS, b""));
+    assert_eq!(serve(&mut handshake), Ok(Next::Bytes));
+    assert_eq!(replies(&std::mem::take(&mut handshake.out))[0].1, reply::ERR_INVALID, "it has begun");
+    handshake.feed(&asked(option::GO, &go("vol", &[])));
+    assert!(matches!(serve(&mut handshake), Ok(Next::Chosen(_))), "options go on without a greeting");
+}
+
+/// Somebody on the way may have added it, and nothing would show that TLS has not protected it.
+#[test]
+fn what_was_sent_before_tls_does_not_count_after_it() {
+    let (_, next) = starts_tls(&[], &asked(option::LIST, b""));
+    assert!(matches!(next, Err(HandshakeError::BeforeTls(16))), "{next:?}");
+    let before = [
+        asked(option::STRUCTURED_REPLY, b""),
+        asked(option::SET_META_CONTEXT, &contexts("vol", &["base:allocation"])),
+    ];
+    let (mut handshake, next) = starts_tls(&before, b"");
+    assert_eq!(next, Ok(Next::StartTls));
+    handshake.feed(&asked(option::GO, &go("vol", &[])));
+    let Ok(Next::Chosen(choice)) = serve(&mut handshake) else { panic!("it chooses") };
+    assert!(!choice.structured && !choice.allocation, "what was agreed on in the open is forgotten");
+}
+
+#[test]
+fn an_export_that_needs_tls_is_refused_by_its_own_answer() {
+    let mut handshake = greeted(BOTH);
+    handshake.feed(&asked(option::GO, &go("vol", &[])));
+    assert_eq!(handshake.step(), Ok(Next::Export("vol".into())));
+    handshake.export(Err(Refusal::NeedsTls("only by TLS".into()))).unwrap();
+    assert_eq!(replies(&handshake.out)[0], (option::GO, reply::ERR_TLS_REQD, b"only by TLS".to_vec()));
+    let mut old = greeted(BOTH);
+    old.feed(&asked(option::EXPORT_NAME, b"vol"));
+    assert_eq!(old.step(), Ok(Next::Export("vol".into())));
+    assert!(old.export(Err(Refusal::NeedsTls("only by TLS".into()))).is_err());
+}

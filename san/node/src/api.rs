@@ -15,10 +15,12 @@
 //! | `POST /v1/volumes/{name}/move` | [`Move`] |
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
+//! | `POST /v1/volumes/{name}/tls` | [`RequireTls`] |
 //! | `POST /v1/volumes/{name}/trace` | [`TraceRequests`] → [`TraceView`](crate::node::manage::TraceView) |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
+//! | `POST /v1/nodes/{name}/renew` | |
 //! | `DELETE /v1/nodes/{name}` | |
 //! | `POST /v1/test-faults` | [`TestFault`], in clusters for development |
 //! | `DELETE /v1/test-faults` | |
@@ -52,7 +54,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, Resize, TestFault, TraceRequests,
+    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, RequireTls, Resize, TestFault,
+    TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -179,6 +182,12 @@ fn router(node: Node) -> Router {
             }),
         )
         .route(
+            "/v1/volumes/{name}/tls",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(tls): Said<RequireTls>| {
+                node.require_tls(&name, tls).await.map(Json)
+            }),
+        )
+        .route(
             "/v1/volumes/{name}/trace",
             post(
                 async |State(node): State<Node>, Path(name): Path<String>, Said(of): Said<TraceRequests>| {
@@ -196,6 +205,12 @@ fn router(node: Node) -> Router {
             "/v1/nodes/{name}/drain",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(drain): Said<Drain>| {
                 node.drain_node(&name, drain).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/nodes/{name}/renew",
+            post(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.renew_node(&name).await.map(Json)
             }),
         )
         .route(

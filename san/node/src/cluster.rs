@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::config::catalog::{Catalog, Cluster, Node, Transport, certificate_s, change};
 use crate::config::url::StoreUrl;
 use crate::config::{self, Change, ConfigError, ConfigStore, steps};
-use crate::identity::access::{self, Role};
+use crate::identity::access::{self, Proof, Role};
 use crate::identity::authority::Authority;
 use crate::identity::files::Identity;
 use crate::identity::token::{self, Token};
@@ -252,15 +252,14 @@ pub fn invite(settings: &NodeSettings, life: Duration) -> Result<Token, JoinErro
     Ok(token)
 }
 
-/// Gives a person or a program access to the API, on the host of a node. Returns what proves it: the text of a file with a certificate, or
-/// a token.
+/// Gives a person or a program access to the API, or to volumes by TLS, on the host of a node. Returns what proves it.
 pub fn give_access(
     settings: &NodeSettings,
     name: &str,
     role: Role,
     life: Duration,
     by_token: bool,
-) -> Result<String, JoinError> {
+) -> Result<Proof, JoinError> {
     crate::name::check(name).map_err(JoinError::Name)?;
     let (mut store, catalog, identity) = of_host(settings)?;
     if catalog.accesses.contains_key(name) {

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, Resize, ScrubView, StatusView, TestFault,
-    TraceRequests, TraceView, Use, VolumeView,
+    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, RequireTls, Resize, ScrubView, StatusView,
+    TestFault, TraceRequests, TraceView, Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -20,7 +20,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 20] = [
+const ROUTES: [Route; 22] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
@@ -53,6 +53,13 @@ const ROUTES: [Route; 20] = [
     ("get", "/v1/volumes/{name}/scrub", "Show the progress of the scrub", None, of::<Vec<ScrubView>>),
     (
         "post",
+        "/v1/volumes/{name}/tls",
+        "Decide whether its clients must come by TLS",
+        Some(of::<RequireTls>),
+        of::<()>,
+    ),
+    (
+        "post",
         "/v1/volumes/{name}/trace",
         "Follow single requests of its clients",
         Some(of::<TraceRequests>),
@@ -67,6 +74,7 @@ const ROUTES: [Route; 20] = [
         of::<u32>,
     ),
     ("post", "/v1/nodes/{name}/drain", "Empty a node", Some(of::<Drain>), of::<()>),
+    ("post", "/v1/nodes/{name}/renew", "Renew the certificate of this node", None, of::<()>),
     ("delete", "/v1/nodes/{name}", "Remove a node that is empty", None, of::<()>),
     (
         "post",

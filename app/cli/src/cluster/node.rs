@@ -38,6 +38,14 @@ enum Command {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Renew the certificate of a node, with a new key. Clients and volumes do not notice. Nodes renew their certificates
+    /// by themselves in time.
+    Renew {
+        /// The name of the node.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
     /// Remove a node that is empty from the cluster. Its process ends.
     Remove {
         /// The name of the node.
@@ -57,6 +65,9 @@ pub(crate) fn run(args: Args) -> Exit {
             }
         }),
         Command::Drain { name, stop, wait } => drain(&name, stop, &wait),
+        Command::Renew { name, api } => api
+            .post(&format!("/v1/nodes/{}/renew", escaped(&name)), ())
+            .map(|(): ()| api.done(&format!("the certificate of node {name} is renewed"))),
         Command::Remove { name, api } => api
             .delete(&format!("/v1/nodes/{}", escaped(&name)))
             .map(|(): ()| api.done(&format!("node {name} is removed from the cluster"))),

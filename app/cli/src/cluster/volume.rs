@@ -5,7 +5,9 @@ mod ways;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{CreateVolume, Move, Recover, Resize, StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{
+    CreateVolume, Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView,
+};
 
 use crate::cluster::client::{Api, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
@@ -80,6 +82,20 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+    /// Decide whether clients over the network must connect by TLS, with a certificate. It holds for clients that connect
+    /// from now on. Clients at a unix socket of the node's host need none.
+    #[command(after_help = "Examples:\n  \
+        loadline volume tls db required\n  \
+        loadline san access add vm-7 --role client --out vm-7-tls --config /srv/loadline/node-1/node.toml\n  \
+        nbdinfo 'nbds://10.0.0.1/db?tls-certificates=vm-7-tls'")]
+    Tls {
+        /// The name of the volume.
+        name: String,
+        /// Whether TLS is required.
+        tls: TlsPolicy,
+        #[command(flatten)]
+        api: Api,
+    },
     /// Make a volume larger. A client sees the new size when the client connects again.
     Resize {
         /// The name of the volume.
@@ -119,6 +135,15 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+}
+
+/// Whether clients must connect by TLS.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum TlsPolicy {
+    /// They must.
+    Required,
+    /// They may.
+    Optional,
 }
 
 /// Make a volume. The volume takes space from the devices only when it is written.
@@ -197,6 +222,12 @@ pub(crate) fn run(args: Args) -> Exit {
                 .post(&path, Move { from, to })
                 .and_then(|(): ()| moves::wait(&wait, &what, |volume, _| volume.name == name))
         }
+        Command::Tls { name, tls, api } => {
+            let required = matches!(tls, TlsPolicy::Required);
+            let what = if required { "must connect by TLS" } else { "may connect without TLS" };
+            api.post(&format!("/v1/volumes/{}/tls", escaped(&name)), RequireTls { required })
+                .map(|(): ()| api.done(&format!("clients of volume {name} {what}")))
+        }
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),
         Command::Resize { name, size, api } => {
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
@@ -256,6 +287,9 @@ fn show(volume: &VolumeView) -> Exit {
     say!("state     {}", health(volume.health));
     say!("copies    {} in sync; writes need {}", copies_in_sync(volume), volume.least);
     say!("stripes   {}", volume.stripes);
+    if volume.requires_tls {
+        say!("tls       required");
+    }
     say!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     say!("owner     {}", volume.owner.as_deref().unwrap_or("-"));
     say!("epoch     {}", volume.epoch);

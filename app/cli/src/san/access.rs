@@ -1,13 +1,13 @@
 //! `loadline san access`: people and programs that use the API from other machines.
 
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use loadline_base::units::TimeSpan;
 use loadline_san_node::cluster;
-use loadline_san_node::identity::access::Role;
+use loadline_san_node::identity::access::{ClientCertificate, Proof, Role};
 use loadline_san_node::settings::NodeSettings;
 
 use crate::cluster::client::{print_json, table};
@@ -47,8 +47,9 @@ struct Add {
     /// What it may do.
     #[arg(long, value_name = "ROLE")]
     role: RoleName,
-    /// The file to write. The file must not exist.
-    #[arg(long, value_name = "FILE")]
+    /// The file to write; for the role client a folder with ca-cert.pem, client-cert.pem and client-key.pem, as QEMU and
+    /// the tools of NBD expect it. It must not exist.
+    #[arg(long, value_name = "PATH")]
     out: PathBuf,
     /// Write a token for the header 'Authorization: Bearer' instead of a certificate with its key.
     #[arg(long)]
@@ -82,6 +83,8 @@ struct Remove {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum RoleName {
+    /// Use volumes over NBD with TLS, and nothing of the API.
+    Client,
     /// Look at everything.
     Viewer,
     /// Look at everything, and change everything that the API can change.
@@ -117,35 +120,51 @@ pub(super) fn access(args: &Args) -> Exit {
 
 fn add(args: &Add, settings: &NodeSettings) -> Exit {
     let role = match args.role {
+        RoleName::Client => Role::Client,
         RoleName::Viewer => Role::Viewer,
         RoleName::Operator => Role::Operator,
     };
-    // Made before the access is: an access whose proof cannot be written is of no use.
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&args.out);
-    let mut file = match file {
-        Ok(file) => file,
-        Err(why) => return complain(Exit::Usage, &format!("{}: {why}", args.out.display())),
-    };
-    let given = cluster::give_access(settings, &args.name, role, args.valid.0, args.token);
-    let proof = match given {
-        Ok(proof) => proof,
-        Err(why) => {
-            remove(&args.out);
-            return complain(Exit::Usage, &why.to_string());
-        }
-    };
-    if let Err(why) = file.write_all(proof.as_bytes()).and_then(|()| file.sync_all()) {
-        remove(&args.out);
-        let _ = cluster::take_access_back(settings, &args.name);
-        return complain(Exit::Failed, &format!("{}: {why}", args.out.display()));
+    if args.token && role == Role::Client {
+        return complain(
+            Exit::Usage,
+            "--token: a client of volumes needs a certificate, so leave the option out",
+        );
     }
-    say!("access {} ({}) is given; its proof is in {}", args.name, role.name(), args.out.display());
+    let out = &args.out;
+    if out.symlink_metadata().is_ok() {
+        return complain(Exit::Usage, &format!("{}: it exists already: choose another name", out.display()));
+    }
+    let proof = match cluster::give_access(settings, &args.name, role, args.valid.0, args.token) {
+        Ok(proof) => proof,
+        Err(why) => return complain(Exit::Usage, &why.to_string()),
+    };
+    let written = match &proof {
+        Proof::Token(token) => write(out, token),
+        Proof::Certificate(certificate) if role == Role::Client => write_folder(out, certificate),
+        Proof::Certificate(certificate) => write(out, &certificate.bundle()),
+    };
+    if let Err(why) = written {
+        // An access whose proof cannot be written is of no use.
+        let _ = cluster::take_access_back(settings, &args.name);
+        return complain(Exit::Failed, &format!("{}: {why}", out.display()));
+    }
+    say!("access {} ({}) is given; its proof is in {}", args.name, role.name(), out.display());
     Exit::Done
 }
 
-/// Removes the file that this command has made.
-fn remove(path: &Path) {
-    let _ = std::fs::remove_file(path);
+/// Writes a new file that only its owner can read.
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Writes a new folder as QEMU and the tools of NBD expect it.
+fn write_folder(path: &Path, certificate: &ClientCertificate) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(path)?;
+    write(&path.join("ca-cert.pem"), &certificate.authority)?;
+    write(&path.join("client-cert.pem"), &certificate.certificate())?;
+    write(&path.join("client-key.pem"), &certificate.key())
 }
 
 fn list(args: &List, settings: &NodeSettings) -> Exit {

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::authority::{Authority, Subject};
+use super::authority::{Authority, Issued, Subject};
 use super::files::{bundle, pem};
 use super::{IdentityError, fingerprint, hexadecimal, now, random_bytes};
 
@@ -61,25 +61,58 @@ impl Access {
     }
 }
 
-/// A new access with a certificate: what the configuration is to keep, and the file for its owner, which has the certificate, its key and
-/// the cluster's authority.
+/// What proves an access, for its owner.
+#[derive(Debug)]
+pub enum Proof {
+    /// A certificate.
+    Certificate(ClientCertificate),
+    /// A token.
+    Token(String),
+}
+
+/// A certificate for a client, as PEM.
+#[derive(Debug)]
+pub struct ClientCertificate {
+    issued: Issued,
+    /// The certificate of the cluster's authority.
+    pub authority: String,
+}
+
+impl ClientCertificate {
+    /// All of it, as one file.
+    pub fn bundle(&self) -> String {
+        format!("{}{}", bundle(&self.issued), self.authority)
+    }
+
+    /// The certificate.
+    pub fn certificate(&self) -> String {
+        pem("CERTIFICATE", &self.issued.certificate)
+    }
+
+    /// Its key.
+    pub fn key(&self) -> String {
+        pem("PRIVATE KEY", self.issued.key.secret_der())
+    }
+}
+
+/// A new access with a certificate: what the configuration is to keep, and what its owner gets.
 pub fn by_certificate(
     authority: &Authority,
     name: &str,
     role: Role,
     life: Duration,
-) -> Result<(Access, String), IdentityError> {
+) -> Result<(Access, Proof), IdentityError> {
     let issued = authority.issue(&Subject::Client(name.into()), life)?;
     let access = Access { role, proof: fingerprint(&issued.certificate), expires: issued.expires };
-    let file = format!("{}{}", bundle(&issued), pem("CERTIFICATE", authority.certificate()));
-    Ok((access, file))
+    let authority = pem("CERTIFICATE", authority.certificate());
+    Ok((access, Proof::Certificate(ClientCertificate { issued, authority })))
 }
 
 /// A new access with a token: what the configuration is to keep, and the token for its owner.
-pub fn by_token(role: Role, life: Duration) -> (Access, String) {
+pub fn by_token(role: Role, life: Duration) -> (Access, Proof) {
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_bytes::<32>()));
     let access = Access { role, proof: proof_of(&token), expires: now() + life.as_secs() };
-    (access, token)
+    (access, Proof::Token(token))
 }
 
 /// What the configuration knows a token by.

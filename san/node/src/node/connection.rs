@@ -16,9 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::links::Link;
 
 /// A connection of a client.
-pub(super) trait Connection:
-    AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static
-{
+pub(super) trait Connection: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'static {
     /// The connection, for the data path.
     fn channel(self) -> io::Result<Channel>;
 

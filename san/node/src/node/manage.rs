@@ -14,6 +14,7 @@ mod recover;
 pub(crate) mod room;
 mod scrub;
 mod show;
+mod tls;
 mod trace;
 mod volumes;
 
@@ -42,6 +43,7 @@ pub use nodes::{Drain, Move};
 pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
+pub use tls::RequireTls;
 pub use trace::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
 pub use volumes::{CreateVolume, Use, WaysView};
 

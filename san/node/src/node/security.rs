@@ -180,7 +180,8 @@ impl Node {
                 );
             }
             let renewed = self.0.renewed.notified();
-            let _ = tokio::time::timeout(LOOKS, renewed).await;
+            let looks = LOOKS.min(Duration::from_secs(security.cluster.certificate_s) / 10);
+            let _ = tokio::time::timeout(looks, renewed).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, Replic
 use crate::config::steps;
 use crate::config::{Change, ConfigError};
 use crate::node::moving::is_in_sync;
-use crate::node::{Node, allocation, reach};
+use crate::node::{Node, NodeError, allocation, reach};
 
 /// A node is to be empty, or not any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +33,26 @@ pub struct Move {
 }
 
 impl Node {
+    /// Renews the certificate of this node. What an older one has proved ends a few seconds later.
+    pub async fn renew_node(&self, name: &str) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let catalog = self.state().catalog.clone();
+        let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(&catalog, name))?;
+        if id != self.id() {
+            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+        }
+        if self.trust().is_none() {
+            return Err(ManageError::Wrong(
+                "the nodes of this cluster have no certificates, since it was made for one machine".into(),
+            ));
+        }
+        match self.renew_certificate().await {
+            Ok(()) => Ok(()),
+            Err(NodeError::Config(error)) => Err(error.into()),
+            Err(error) => Err(ManageError::Wrong(format!("the certificate is not renewed: {error}"))),
+        }
+    }
+
     /// A node is to be empty: what it has goes elsewhere, and nothing new comes.
     pub async fn drain_node(&self, name: &str, drain: Drain) -> Result<(), ManageError> {
         self.refresh().await?;

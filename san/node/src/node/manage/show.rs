@@ -50,6 +50,8 @@ pub struct VolumeView {
     pub least: u32,
     /// Stripes.
     pub stripes: u32,
+    /// Clients over the network are let in only by TLS.
+    pub requires_tls: bool,
     /// How well it is; nothing while it is being made.
     pub health: Option<Health>,
     /// Copies in sync, of the group that has the fewest; 0 while the volume is blocked, since that is undecided then.
@@ -362,6 +364,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         copies: volume.copies,
         least: record.as_ref().map_or(volume.least, |record| record.least),
         stripes: volume.stripes,
+        requires_tls: volume.requires_tls,
         health,
         in_sync: fewest.filter(|_| !is_blocked).unwrap_or(0) as u32,
         attached: volume.attached.and_then(name),

@@ -18,7 +18,11 @@ pub struct RequireTls {
 
 impl Node {
     /// Decides whether clients of a volume must come by TLS. It holds for clients that connect from now on.
-    pub async fn require_tls(&self, name: &str, RequireTls { required }: RequireTls) -> Result<(), ManageError> {
+    pub async fn require_tls(
+        &self,
+        name: &str,
+        RequireTls { required }: RequireTls,
+    ) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
         let is_open = |catalog: &Catalog| {

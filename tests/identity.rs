@@ -1,0 +1,415 @@
+//! Clusters whose nodes prove who they are: who is let in, who is not, and what goes on meanwhile.
+
+mod nodes;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use loadline_san_node::config::catalog::Catalog;
+use loadline_san_node::identity::files::{Identity, read_bundle};
+use loadline_san_node::identity::trust::{self, provider};
+use loadline_san_transport::handshake::{self, ENCRYPTED};
+use nodes::client::Nbd;
+use nodes::{Cluster, hosts, run};
+use rustls::pki_types::ServerName;
+
+const PROTECTED: &[&str] = &["--transport", "encrypted"];
+
+/// A path as text.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("it is text")
+}
+
+/// The settings of a node, by which commands on its host find the cluster.
+fn settings(cluster: &Cluster, node: u8) -> String {
+    text(&cluster.node_folder(node).join("node.toml")).into()
+}
+
+/// Gives an access; where its proof is.
+fn access(cluster: &Cluster, name: &str, role: &str, more: &[&str]) -> PathBuf {
+    let (out, config) = (cluster.folder().join(name), settings(cluster, 1));
+    let add = ["san", "access", "add", name, "--role", role, "--out", text(&out), "--config", &config];
+    cluster.loadline(&[&add, more].concat());
+    out
+}
+
+/// Runs a command; whether it succeeded, and what it said.
+fn try_run(command: &mut Command) -> (bool, String) {
+    let output = command.output().expect("it is installed");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn nbdinfo(uri: &str) -> (bool, String) {
+    try_run(Command::new("timeout").args(["20", "nbdinfo", "--size", uri]))
+}
+
+/// The configuration.
+fn catalog(cluster: &Cluster) -> Catalog {
+    loadline_san_node::cluster::read(&Path::new(&cluster.file()).into()).expect("it is there")
+}
+
+/// What a node counts of this metric.
+fn counted(cluster: &Cluster, node: u8, metric: &str) -> f64 {
+    let page = cluster.http(node, "/metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' ').map(str::to_owned));
+    line.expect("it is counted").parse().expect("a number")
+}
+
+#[test]
+fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
+    let cluster = Cluster::start_with(3, PROTECTED, "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let client = access(&cluster, "vm", "client", &[]);
+    let uri = |node: usize, folder: &Path| {
+        format!("nbds://{}:10809/d?tls-certificates={}", cluster.addresses()[node - 1], folder.display())
+    };
+    let plain = format!("nbd://{}:10809/d", cluster.addresses()[0]);
+    assert!(nbdinfo(&plain).0 && nbdinfo(&uri(1, &client)).0, "both, while it may");
+    cluster.loadline(&["volume", "tls", "d", "required"]);
+    assert!(cluster.loadline(&["volume", "show", "d"]).contains("tls       required"));
+    let (taken, said) = nbdinfo(&plain);
+    assert!(!taken && said.to_lowercase().contains("tls"), "{said}");
+    // At the owner, and through a node that forwards: what is written by one is read by another.
+    let (written, read) = (cluster.folder().join("written"), cluster.folder().join("read"));
+    let data: Vec<u8> = (0..16 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(&written, &data).expect("there is room");
+    run(Command::new("nbdcopy").args([text(&written), &uri(2, &client)]));
+    for node in 1..=3 {
+        run(Command::new("nbdcopy").args([&uri(node, &client), text(&read)]));
+        assert!(std::fs::read(&read).expect("it was written") == data, "by node {node}");
+    }
+    // On its own machine a client needs none: the mode of the socket says who may come.
+    let local = format!("nbd+unix:///d?socket={}", cluster.node_folder(1).join("nbd.sock").display());
+    assert!(nbdinfo(&local).0);
+    // Others are not let in.
+    let other = Cluster::start_with(1, PROTECTED, "");
+    let foreign = access(&other, "stranger", "client", &[]);
+    // It trusts this cluster, and this cluster does not trust it.
+    std::fs::copy(client.join("ca-cert.pem"), foreign.join("ca-cert.pem")).expect("it is there");
+    assert!(!nbdinfo(&uri(1, &foreign)).0, "of another cluster");
+    assert!(!nbdinfo(&uri(1, &cluster.folder().join("nothing"))).0, "without a certificate");
+    let before = counted(&cluster, 1, "loadline_refused_connections_total");
+    assert!(before >= 1.0, "the stranger was counted");
+    cluster.loadline(&["san", "access", "remove", "vm", "--config", &settings(&cluster, 1)]);
+    let begun = Instant::now();
+    while nbdinfo(&uri(1, &client)).0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "what was taken back is refused");
+    }
+    assert!(cluster.log(1).contains("was taken back"), "{}", cluster.log(1));
+    cluster.loadline(&["volume", "tls", "d", "optional"]);
+    assert!(nbdinfo(&plain).0);
+}
+
+#[test]
+fn certificates_are_renewed_while_clients_read_and_write() {
+    let cluster = Cluster::start_with(3, &["--transport", "encrypted", "--certificates", "60s"], "");
+    cluster.loadline(&["volume", "create", "d", "--size", "32MiB", "--log", "32MiB", "--copies", "3"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let certificate =
+        |node: u8| std::fs::read(cluster.node_folder(node).join("identity/node.pem")).expect("it is there");
+    let before: Vec<_> = (1..=3).map(certificate).collect();
+    // Through a node that forwards: all kinds of connections between nodes are used.
+    let uri = format!("nbd://{}:10809/d", cluster.addresses()[1]);
+    let load = cluster
+        .command(&[
+            "bench",
+            &uri,
+            "-p",
+            "B4-T1-O4-W50-PR",
+            "--for",
+            "12s",
+            "--destroy-data",
+            "--fill",
+            "--verify",
+            "--json",
+            "-",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program is there");
+    for node in [1, 2, 3, 1, 2] {
+        cluster.loadline(&["node", "renew", &format!("node-{node}")]);
+    }
+    let output = load.wait_with_output().expect("it ends");
+    // 3: the machine of the test was busy, and the level changed.
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}: {said}", output.status);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    for what in ["lost", "corrupt", "foreign", "unreadable"] {
+        assert_eq!(json["verify"][what].as_f64().unwrap_or(0.0), 0.0, "{what}");
+    }
+    assert!(json["verify"]["checked"].as_f64().expect("it is counted") > 100.0);
+    for node in 1..=3 {
+        assert_ne!(certificate(node), before[node as usize - 1], "node {node} has another one");
+    }
+    // Each ends with one certificate, and all copies are in sync.
+    let begun = Instant::now();
+    while catalog(&cluster).nodes.values().any(|(node, _)| node.certificates.len() > 1) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "an old certificate is still named");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.wait_until("d", "healthy", Duration::from_secs(20));
+}
+
+/// What comes of a handshake as a node, with this identity, at the port for nodes.
+fn knock(address: Ipv4Addr, cluster: &str, called: u32, identity: &Identity) -> Result<(), String> {
+    let own = Some(identity.own.clone());
+    let mut config = trust::client(identity.authority.certificate(), own, provider()).expect("it is one");
+    config.alpn_protocols = vec![ENCRYPTED.to_vec()];
+    let name = ServerName::try_from(format!("node-{called}.{cluster}.loadline")).expect("it is a name");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it can be");
+    runtime.block_on(async {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let stream =
+            tokio::net::TcpStream::connect((address, 7401)).await.map_err(|error| error.to_string())?;
+        let (mut stream, _) =
+            handshake::connect(stream, Arc::new(config), name).await.map_err(|error| error.to_string())?;
+        let answer = stream.read_u8().await.map_err(|error| error.to_string())?;
+        if answer != 1 {
+            return Err("it is not known".into());
+        }
+        // A node that claims to be another one.
+        let mut preamble = b"LLpeer\0\x01".to_vec();
+        preamble.extend(u128::from_str_radix(cluster, 16).expect("it is a number").to_le_bytes());
+        for number in [9u32, called, 0, 0] {
+            preamble.extend(number.to_le_bytes());
+        }
+        stream.write_all(&preamble).await.map_err(|error| error.to_string())?;
+        stream.flush().await.map_err(|error| error.to_string())?;
+        match stream.read_u8().await {
+            Err(_) => Err("it is disconnected".into()),
+            Ok(_) => Ok(()),
+        }
+    })
+}
+
+#[test]
+fn strangers_do_not_get_in_as_nodes() {
+    let cluster = Cluster::start_with(2, PROTECTED, "");
+    let other = Cluster::start_with(1, PROTECTED, "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let mut client = Nbd::connect(cluster.addresses()[0], "d").expect("it is served");
+    client.write(1, 7).expect("it is written");
+    let address = cluster.addresses()[0];
+    let id = |cluster: &Cluster| {
+        let status: serde_json::Value =
+            serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).expect("it is JSON");
+        status["cluster"].as_str().expect("it has an id").to_owned()
+    };
+    let (ours, theirs) = (id(&cluster), id(&other));
+    let (number, _) =
+        catalog(&cluster).node("node-1").map(|(id, node)| (id, node.clone())).expect("it is there");
+    let identity = |cluster: &Cluster, id: &str, node: u8| {
+        Identity::read(&cluster.node_folder(node), id).expect("the node has one")
+    };
+    let refused = |address, identity: &Identity, words: &str| {
+        let said = knock(address, &ours, number, identity).expect_err("a stranger");
+        assert!(said.contains(words), "{said}");
+    };
+    // A node of another cluster: neither trusts the other. If it trusts this one, this one still does not trust it.
+    refused(address, &identity(&other, &theirs, 1), "was not issued by this cluster");
+    let mut mixed = identity(&cluster, &ours, 2);
+    mixed.own = identity(&other, &theirs, 1).own;
+    refused(address, &mixed, "certificate");
+    // A certificate of this cluster's authority that the configuration does not know: whoever has stolen the key of the authority.
+    let mut forged = identity(&cluster, &ours, 2);
+    let subject =
+        loadline_san_node::identity::authority::Subject::Node { id: 2, addresses: vec![], names: vec![] };
+    forged.own = forged.authority.issue(&subject, Duration::from_secs(600)).expect("it is issued");
+    refused(address, &forged, "it is not known");
+    // One that has expired, or is an access to the API.
+    forged.own = forged.authority.issue(&subject, Duration::ZERO).expect("it is issued");
+    while std::time::UNIX_EPOCH.elapsed().expect("it is later").as_secs() <= forged.own.expires {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    refused(address, &forged, "check the clocks");
+    let bundle = access(&cluster, "alice", "operator", &[]);
+    forged.own = read_bundle(&bundle).expect("it was written");
+    refused(address, &forged, "it is not known");
+    // A node of this cluster that claims to be another one.
+    refused(address, &identity(&cluster, &ours, 2), "it is disconnected");
+    // What is no TLS at all, and a side that stops in the middle.
+    let mut open = TcpStream::connect((address, 7401)).expect("it listens");
+    open.write_all(&[b"LLpeer\0\x01".as_slice(), &[0; 32]].concat()).expect("it is taken");
+    open.set_read_timeout(Some(Duration::from_secs(10))).expect("it may be so long");
+    let mut rest = Vec::new();
+    let _ = open.read_to_end(&mut rest);
+    let silent: Vec<TcpStream> = (0..50)
+        .map(|_| {
+            let mut stream = TcpStream::connect((address, 7401)).expect("it listens");
+            stream.write_all(&[22, 3, 1, 2, 0]).expect("it is taken");
+            stream
+        })
+        .collect();
+    assert_eq!(client.read(1).expect("it is served all the time"), 7);
+    client.write(2, 8).expect("it is written all the time");
+    drop(silent);
+    assert!(counted(&cluster, 1, "loadline_refused_connections_total") >= 6.0);
+    // The node waits a moment until a side that is refused has read why.
+    let begun = Instant::now();
+    for words in [
+        "was not issued by this cluster",
+        "names no node with it",
+        "has expired",
+        "does not speak TLS",
+        "claims to be node 9",
+    ] {
+        while !cluster.log(1).contains(words) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{words}: {}", cluster.log(1));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    cluster.wait_until("d", "healthy", Duration::from_secs(20));
+}
+
+#[test]
+fn the_api_beyond_one_machine_wants_an_access() {
+    if !hosts::possible() {
+        return;
+    }
+    let cluster = Cluster::start_on_hosts(2, &[], "");
+    let (viewer, operator) =
+        (access(&cluster, "eve", "viewer", &[]), access(&cluster, "bob", "operator", &[]));
+    let api = format!("https://{}:7400", cluster.addresses()[0]);
+    let ask = |access: Option<&Path>, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadline"));
+        command.args(words).args(["--api", &api]).env_remove("LOADLINE_ACCESS").env_remove("LOADLINE_API");
+        if let Some(path) = access {
+            command.args(["--access", text(path)]);
+        }
+        try_run(&mut command)
+    };
+    let create = ["volume", "create", "d", "--size", "16MiB"];
+    let (done, said) = ask(None, &["san", "status"]);
+    assert!(!done && said.contains("--access"), "{said}");
+    let (done, said) = ask(Some(&viewer), &["san", "status"]);
+    assert!(done && said.contains("node-2  reports"), "nodes ask each other as nodes: {said}");
+    let (done, said) = ask(Some(&viewer), &create);
+    assert!(!done && said.contains("needs the role operator"), "{said}");
+    let (done, said) = ask(Some(&operator), &create);
+    assert!(done, "{said}");
+    // A node's own identity is an access too.
+    let (done, said) =
+        ask(Some(&cluster.node_folder(2).join("identity/node.pem")), &["volume", "attach", "d"]);
+    assert!(done, "{said}");
+    // By HTTP without TLS nothing is answered, and a token is one of the cluster or none.
+    let mut open = TcpStream::connect((cluster.addresses()[0], 7400)).expect("it listens");
+    open.write_all(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is taken");
+    let mut answer = Vec::new();
+    let _ = open.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("HTTP"), "{answer:?}");
+    let token = access(&cluster, "graph", "viewer", &["--token"]);
+    let token = std::fs::read_to_string(token).expect("it was written");
+    let address = SocketAddr::from((cluster.addresses()[0], 7400));
+    let authority = cluster.node_folder(1).join("identity/cluster-ca.pem");
+    assert_eq!(by_token(address, &authority, &token, "GET"), 200);
+    assert_eq!(by_token(address, &authority, &token, "POST"), 403);
+    assert_eq!(by_token(address, &authority, "loadline-api-AAAA", "GET"), 401);
+    // What is taken back ends.
+    cluster.loadline(&["san", "access", "remove", "eve", "--config", &settings(&cluster, 1)]);
+    let begun = Instant::now();
+    loop {
+        let (done, said) = ask(Some(&viewer), &["san", "status"]);
+        if !done {
+            assert!(said.contains("was taken back"), "{said}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "what was taken back is refused");
+    }
+    let listed = cluster.loadline(&["san", "access", "list", "--config", &settings(&cluster, 1)]);
+    assert!(listed.contains("bob") && !listed.contains("eve"), "{listed}");
+    // Whoever goes on trying is not looked at any more.
+    let tried: Vec<u16> =
+        (0..40).map(|_| by_token(address, &authority, "loadline-api-AAAA", "GET")).collect();
+    assert!(tried.contains(&429), "{tried:?}");
+}
+
+/// The status of what the API answers to a request with this token.
+fn by_token(address: SocketAddr, authority: &Path, token: &str, method: &str) -> u16 {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    let authority = CertificateDer::from_pem_file(authority).expect("it is there");
+    let config = trust::client(&authority, None, provider()).expect("it is one");
+    let connection =
+        rustls::ClientConnection::new(Arc::new(config), ServerName::from(address.ip())).expect("it is one");
+    let stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = rustls::StreamOwned::new(connection, stream);
+    let path = if method == "GET" { "/v1/status" } else { "/v1/volumes" };
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n");
+    stream
+        .write_all(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").as_bytes())
+        .expect("it is taken");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("it has a status")
+}
+
+#[test]
+fn a_node_that_is_removed_is_cut_off_while_it_cannot_learn_it() {
+    let mut cluster = Cluster::start_with(3, PROTECTED, "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    cluster.loadline(&["node", "drain", "node-3"]);
+    let mut forwarded = Nbd::connect(cluster.addresses()[2], "d").expect("node 3 forwards");
+    forwarded.write(1, 1).expect("it is written");
+    // It does not learn it: it is stopped.
+    cluster.signal(3, "STOP");
+    cluster.loadline(&["node", "remove", "node-3"]);
+    cluster.signal(3, "CONT");
+    let begun = Instant::now();
+    while forwarded.write(1, 2).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "clients behind it are cut off");
+    }
+    cluster.wait_until_gone(3);
+    assert!(cluster.log(3).contains("was removed from the cluster"), "{}", cluster.log(3));
+    let mut child = cluster.spawn_node(3);
+    let ended = child.wait().expect("it ends by itself");
+    assert_eq!(ended.code(), Some(2));
+    let mut client = Nbd::connect(cluster.addresses()[1], "d").expect("others serve");
+    client.write(1, 3).expect("it is written");
+}
+
+#[test]
+fn a_copy_of_a_nodes_folder_is_no_second_node() {
+    if !hosts::possible() {
+        return;
+    }
+    let mut cluster = Cluster::start_on_hosts(2, &[], "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let mut client = Nbd::connect(cluster.addresses()[0], "d").expect("it is served");
+    let copy = cluster.folder().join("copy");
+    run(Command::new("cp").args(["-r", text(&cluster.node_folder(1)), text(&copy)]));
+    let toml = std::fs::read_to_string(copy.join("node.toml")).expect("it was copied");
+    let toml = toml.replace(text(&cluster.node_folder(1)), text(&copy));
+    std::fs::write(copy.join("node.toml"), toml).expect("it can be");
+    let second = |cluster: &Cluster, host: u8| {
+        let mut command = cluster.hosts().command(host, env!("CARGO_BIN_EXE_loadline"));
+        command.args(["san", "serve", "--config", text(&copy.join("node.toml"))]);
+        command
+    };
+    // On the same host, and on another one: it does not have the address, and node-1 goes on.
+    for host in [1, 2] {
+        let (served, said) = try_run(&mut second(&cluster, host));
+        assert!(!served && said.contains("cannot listen"), "{said}");
+    }
+    client.write(1, 1).expect("node-1 goes on");
+    // A host that takes the address over: then one of the two ends, and says why.
+    let add = ["addr", "add", &format!("{}/32", cluster.addresses()[0]), "dev", "lo"];
+    run(cluster.hosts().command(2, "ip").args(add));
+    let mut child =
+        second(&cluster, 2).stderr(std::process::Stdio::null()).spawn().expect("the program is there");
+    cluster.wait_until_gone(1);
+    assert!(cluster.log(1).contains("another process has started as node node-1"), "{}", cluster.log(1));
+    let _ = child.kill();
+    let _ = child.wait();
+}
