@@ -413,3 +413,34 @@ fn a_copy_of_a_nodes_folder_is_no_second_node() {
     let _ = child.kill();
     let _ = child.wait();
 }
+
+#[test]
+fn a_restored_configuration_that_names_older_certificates_is_used() {
+    let mut cluster = Cluster::start_with(2, PROTECTED, "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--copies", "2"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let mut client = Nbd::connect(cluster.addresses()[0], "d").expect("it is served");
+    client.write(1, 1).expect("it is written");
+    let backup = cluster.folder().join("backup.db");
+    rusqlite::Connection::open(cluster.file())
+        .and_then(|store| store.execute("VACUUM INTO ?1", [text(&backup)]))
+        .expect("it can be copied");
+    for node in ["node-1", "node-2"] {
+        cluster.loadline(&["node", "renew", node]);
+    }
+    let one =
+        |cluster: &Cluster| catalog(cluster).nodes.values().all(|(node, _)| node.certificates.len() == 1);
+    let begun = Instant::now();
+    while !one(&cluster) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "an old certificate is still named");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (1..=2).for_each(|node| cluster.kill(node));
+    for ending in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{ending}", cluster.file()));
+    }
+    std::fs::copy(&backup, cluster.file()).expect("it is there");
+    (1..=2).for_each(|node| cluster.start_node(node));
+    assert!(cluster.log(1).contains("names an older certificate of this node"), "{}", cluster.log(1));
+    cluster.wait_until("d", "healthy", Duration::from_secs(30));
+}

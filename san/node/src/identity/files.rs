@@ -5,6 +5,7 @@
 //! | `cluster-ca.pem` | the certificate of the cluster's authority | anyone; clients check the node's certificate by it |
 //! | `cluster-ca.key` | the authority's key | this node |
 //! | `node.pem` | the node's certificate and its key | this node |
+//! | `replaced` | fingerprints of the certificates that it had before, a line each | this node |
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -19,6 +20,8 @@ use super::authority::{Authority, Issued};
 
 /// The folder, in that of the node.
 const FOLDER: &str = "identity";
+/// Replaced certificates that are remembered: with renewals after 60 days each, those of forty years.
+const MOST_REPLACED: usize = 256;
 /// Before the moment at which a certificate ends, in the file that has it.
 const EXPIRES: &str = "expires (seconds since 1970): ";
 
@@ -101,6 +104,23 @@ impl Identity {
         write(&key_file(folder), 0o600, &pem("PRIVATE KEY", self.authority.key()))?;
         write_own(folder, &self.own)
     }
+}
+
+/// Notes that a node's certificate with this fingerprint is replaced. A configuration that was restored from an older copy may still name
+/// it.
+pub fn note_replaced(folder: &Path, certificate: &str) -> Result<(), IdentityError> {
+    let path = folder.join(FOLDER).join("replaced");
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut lines: Vec<&str> = before.lines().filter(|line| *line != certificate).collect();
+    lines.push(certificate);
+    let from = lines.len().saturating_sub(MOST_REPLACED);
+    write(&path, 0o600, &(lines[from..].join("\n") + "\n"))
+}
+
+/// Whether a node had the certificate with this fingerprint before.
+pub fn was_replaced(folder: &Path, certificate: &str) -> bool {
+    let noted = std::fs::read_to_string(folder.join(FOLDER).join("replaced")).unwrap_or_default();
+    noted.lines().any(|line| line == certificate)
 }
 
 /// Writes a node's own certificate to the folder of the node.

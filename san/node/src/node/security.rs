@@ -11,7 +11,7 @@ use super::{Node, NodeError};
 use crate::config::ConfigError;
 use crate::config::catalog::{self, Catalog, Cluster, Transport, change};
 use crate::identity::authority::{Issued, Subject};
-use crate::identity::files::{Identity, own_file, write_own};
+use crate::identity::files::{Identity, note_replaced, own_file, was_replaced, write_own};
 use crate::identity::trust::Trust;
 use crate::identity::{IdentityError, fingerprint, now};
 
@@ -52,7 +52,9 @@ impl Security {
         }
         let identity = Identity::read(&folder, &cluster.id)?;
         let own = fingerprint(&identity.own.certificate);
-        if !node.certificates.contains(&own) {
+        // A configuration that was restored from an older copy names a certificate that this node had before.
+        let was_own = |of: &String| was_replaced(&folder, of);
+        if !node.certificates.contains(&own) && !node.certificates.iter().any(was_own) {
             return Err(IdentityError::File {
                 path: own_file(&folder),
                 error: format!(
@@ -75,6 +77,7 @@ impl Security {
     /// Uses another certificate from now on.
     fn take(&self, own: Issued) -> Result<(), IdentityError> {
         let mut held = self.held();
+        note_replaced(&self.folder, &fingerprint(&held.identity.own.certificate))?;
         write_own(&self.folder, &own)?;
         held.identity.own = own;
         held.trust = Arc::new(Trust::new(&held.identity, &self.cluster.id, self.cluster.transport)?);
@@ -161,6 +164,19 @@ impl Node {
     /// Renews the certificate in time, and ends what an old one has proved. It goes on until the node ends.
     pub(super) async fn renew_for_ever(&self) {
         let Some(security) = &self.0.security else { return std::future::pending().await };
+        let own = security.own();
+        let is_named = |state: &super::NodeState| {
+            state.catalog.nodes.get(&self.id()).is_some_and(|(node, _)| node.certificates.contains(&own))
+        };
+        let _ = self.refresh().await;
+        if !is_named(&self.state()) {
+            tracing::warn!(
+                "the configuration names an older certificate of this node, as one that was restored does; it is to name this one"
+            );
+            if let Err(error) = self.name_certificates(vec![own.clone()]).await {
+                tracing::warn!("the certificate of this node cannot be named in the configuration: {error}");
+            }
+        }
         loop {
             if security.is_old()
                 && let Err(error) = self.renew_certificate().await
