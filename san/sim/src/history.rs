@@ -141,7 +141,8 @@ impl History {
         self.returns(began, sector, values.iter().copied().map(Some))
     }
 
-    /// It returns no values: it says which of these sectors read as zeroes, as if it had read them. Of the others it says nothing.
+    /// A map ends: it returns no values, but which of these sectors read as zeroes, as if it had read them. It states nothing of the
+    /// others.
     pub fn map_ends(&mut self, began: Instant, sector: u64, zeroes: &[bool]) -> Result<(), Impossible> {
         self.returns(began, sector, zeroes.iter().map(|zeroes| zeroes.then_some(0)))
     }

@@ -39,13 +39,13 @@ pub mod time;
 pub mod violation;
 pub mod world;
 
-/// Prints a line. Whoever reads may have read enough, as `head` does: then there is nothing more to do.
+/// Prints a line. If the reader has closed the pipe, as `head` does, the process exits with 0.
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => { $crate::tell_line(format_args!($($text)*)) };
 }
 
-/// See [`tell!`].
+/// Prints a line to standard output: the function behind [`tell!`]. Exits the process with 0 if standard output is closed.
 pub fn tell_line(text: std::fmt::Arguments<'_>) {
     use std::io::Write;
     if writeln!(std::io::stdout(), "{text}").is_err() {

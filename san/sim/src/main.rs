@@ -30,7 +30,7 @@ struct Arguments {
     /// Only this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Says everything that happens; with --seed or --directed.
+    /// Prints everything that happens; with --seed or --directed.
     #[arg(long)]
     trace: bool,
     /// No seed is begun after so many minutes.
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if arguments.trace && arguments.seed.is_none() && arguments.directed.is_none() {
-        eprintln!("--trace of many seeds tells nothing: name one with --seed, or give --directed");
+        eprintln!("--trace needs one run: name a seed with --seed, or give --directed");
         return ExitCode::from(2);
     }
     if let Some(seed) = arguments.seed {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Numbers that look random: splitmix64. It is small, and good enough to choose what happens next.
+/// Pseudorandom numbers: splitmix64. It is small, and good enough to choose what happens next.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 

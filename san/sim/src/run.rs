@@ -28,7 +28,7 @@ const PATIENCE: Time = 8_000 * MS;
 /// No run is longer, whatever becomes of it.
 const LONGEST: Time = 120_000 * MS;
 
-/// One calm in so many is so long that nobody may have waited for all of it; its clients ask for little.
+/// One calm in so many is so long that no request may wait for all of it; its clients send few requests.
 const LONG_CALMS: u64 = 6;
 const LONG_CALM: Time = 3_000 * MS;
 

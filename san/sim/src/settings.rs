@@ -66,7 +66,7 @@ impl Settings {
     /// Length of leases.
     pub const LEASE: u64 = 100 * MS;
 
-    /// What a seed stands for, where nothing else is said.
+    /// What a seed stands for, where no option overrides it.
     pub fn of_seed(seed: u64) -> Settings {
         let mut rng = Rng::new(seed ^ 0x5e77_1e65);
         let nodes = 2 + rng.index(4);
@@ -121,11 +121,11 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         }
         sets.push(group);
     }
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
     Record {
         epoch: Epoch(1),
-        made_by: ProposalId { by: nobody, number: 0 },
-        owner: nobody,
+        made_by: ProposalId { by: no_owner, number: 0 },
+        owner: no_owner,
         state: RecordState::TakingOver,
         attachment: 0,
         fence: 0,

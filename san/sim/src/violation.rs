@@ -12,17 +12,17 @@ use crate::history::Impossible;
 pub enum Violation {
     /// A read returned what cannot be.
     Read(Impossible),
-    /// A map said of what cannot be zeroes that it reads as zeroes.
+    /// A map reported sectors as zeroes that cannot be zeroes.
     Map(Impossible),
     /// A member does not have what was acknowledged.
     Missing(ReplicaId, Impossible),
-    /// Two members differ in a sector that nobody is writing.
+    /// Two members differ in a sector that no client is writing.
     Apart(ReplicaId, ReplicaId, u64),
     /// Two owners were active at one epoch.
     TwoOwners(u64),
-    /// A replica took an entry, a commit point or an order from somebody whom it had not promised to follow.
+    /// A replica took an entry, a commit point or an order from an owner that it had not promised to follow.
     BrokenPromise(ReplicaId),
-    /// A start did not find what the store had told to be durable.
+    /// A start did not find what the store had reported as durable.
     Forgot(ReplicaId, &'static str),
     /// A request failed since no copy was whole, and each of its blocks is whole somewhere.
     NotCorrupt(u64),
@@ -34,9 +34,9 @@ pub enum Violation {
     Differ(ReplicaId, ReplicaId, u64),
     /// A takeover has kept a member whose device went back in time.
     Kept(ReplicaId),
-    /// A request was completed that nobody waits for.
+    /// A request was completed that no client waits for.
     TwiceCompleted(u64),
-    /// Core said what has no bytes.
+    /// Core returned a message or a command that has no encoding.
     NotSendable(String),
     /// A write was taken, and too few replicas have been in sync since.
     TooFew(u64),
@@ -55,14 +55,14 @@ impl fmt::Display for Violation {
             Violation::Map(impossible) => write!(f, "a map: {impossible}"),
             Violation::Missing(replica, impossible) => write!(f, "member {replica}: {impossible}"),
             Violation::Apart(one, other, sector) => {
-                write!(f, "members {one} and {other} differ in sector {sector}, and nobody is writing it")
+                write!(f, "members {one} and {other} differ in sector {sector}, and no client is writing it")
             }
             Violation::TwoOwners(epoch) => write!(f, "two owners are active at epoch {epoch}"),
             Violation::BrokenPromise(replica) => {
-                write!(f, "{replica} did as somebody said whom it had not promised to follow")
+                write!(f, "{replica} obeyed an owner that it had not promised to follow")
             }
             Violation::Forgot(replica, what) => {
-                write!(f, "the store of {replica} has lost {what}, after it had told that to be durable")
+                write!(f, "the store of {replica} has lost {what}, after it had reported that as durable")
             }
             Violation::NotCorrupt(sector) => {
                 write!(
@@ -86,7 +86,7 @@ impl fmt::Display for Violation {
                 write!(f, "a takeover has kept {replica}, whose device went back in time")
             }
             Violation::TwiceCompleted(id) => write!(f, "request #{id} was completed again"),
-            Violation::NotSendable(why) => write!(f, "what core says cannot be sent or stored: {why}"),
+            Violation::NotSendable(why) => write!(f, "what core returned cannot be sent or stored: {why}"),
             Violation::TooFew(sector) => {
                 write!(
                     f,

@@ -65,7 +65,7 @@ pub(crate) enum Happening {
     NoAnswer(usize, u64, usize),
     /// Whole blocks have been made of what a client writes.
     Merged(usize, u64, Epoch, Job, Blocks),
-    /// A node is told that a process runs at another, or that none does any more.
+    /// A node receives a report that a process runs at another node, or that none does any more.
     Runs(usize, usize, bool),
     /// Some time has passed.
     Tick(usize, u64),
@@ -146,7 +146,7 @@ pub struct World {
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// The configuration store cannot be reached from these.
     pub(crate) cut_from_config: BTreeSet<usize>,
-    /// Replicas whose devices have lost what they had said to be durable. A takeover has to leave them out.
+    /// Replicas whose devices have lost what they had reported as durable. A takeover has to exclude them.
     pub(crate) lost_writes: BTreeSet<ReplicaId>,
     /// Replicas of whose log a record is corrupt: they have lost something.
     pub(crate) corrupted: BTreeSet<ReplicaId>,
@@ -192,9 +192,9 @@ pub struct World {
     pub(crate) durability: BTreeMap<ReplicaId, Durability>,
     /// The header of the message that a replica is receiving; `None` between messages.
     pub(crate) received_from: Option<FromOwner>,
-    /// Who was seen active at each epoch.
+    /// The owner that was seen active at each epoch.
     pub(crate) owners: BTreeMap<Epoch, Owner>,
-    /// Says everything that happens.
+    /// Prints everything that happens.
     pub(crate) trace: bool,
     pub(crate) replicas_made: u64,
     pub(crate) actions: Vec<volume::Action<Blocks>>,
@@ -414,7 +414,9 @@ impl World {
             Happening::ReachAsked(by, life, node) => self.reach_asked(by, life, node),
             Happening::Reaches(node, life, other, reaches) => {
                 if self.is_alive(node, life) {
-                    self.say(|| format!("n{node} is told that n{other} runs, and reaches {reaches:?}"));
+                    self.say(|| {
+                        format!("n{node} receives a report that n{other} runs, and reaches {reaches:?}")
+                    });
                     self.step_volume(node, Event::Reaches(NodeId(other as u32), reaches));
                 }
             }
@@ -430,7 +432,7 @@ impl World {
             }
             Happening::Runs(node, other, runs) => {
                 if self.nodes[node].process.is_some() {
-                    self.say(|| format!("n{node} is told that n{other} runs: {runs}"));
+                    self.say(|| format!("n{node} receives a report that n{other} runs: {runs}"));
                     let other = NodeId(other as u32);
                     let event = if runs { Event::Started(other) } else { Event::Ended(other) };
                     self.step_volume(node, event);

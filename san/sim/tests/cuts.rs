@@ -1,4 +1,4 @@
-//! A store that is cut anywhere is found again as it was told to be; and each rule of the store is needed for that.
+//! A store that is cut anywhere is found again with all that it had reported as durable; and each rule of the store is needed for that.
 
 use loadline_san_core::rule::Rule;
 use loadline_san_sim::cutting::{Cuts, run, stale_record};
@@ -12,7 +12,7 @@ const BUDGET: u64 = 60;
 const OF_BOTH: &[Rule] = &[Rule::R1, Rule::R1Free, Rule::R4, Rule::R8, Rule::C1];
 
 #[test]
-fn a_store_that_is_cut_anywhere_is_found_as_it_was_told_to_be() {
+fn a_store_that_is_cut_anywhere_is_found_with_all_that_it_reported() {
     let mut all = Cuts::default();
     for seed in 1..=LIVES {
         let cuts = run(seed, None).unwrap_or_else(|why| panic!("{why}"));
@@ -45,5 +45,5 @@ fn without_any_rule_of_the_store_something_is_lost() {
             None => missed.push(*rule),
         }
     }
-    assert!(missed.is_empty(), "left out, and nobody noticed in {BUDGET} lives: {missed:?}");
+    assert!(missed.is_empty(), "left out, and no violation in {BUDGET} lives: {missed:?}");
 }

@@ -47,7 +47,7 @@ fn each_rule_is_missed_when_it_is_left_out() {
         }
     });
     let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "left out, and nobody noticed in {BUDGET} seeds: {missed:?}");
+    assert!(missed.is_empty(), "left out, and no violation in {BUDGET} seeds: {missed:?}");
 }
 
 #[test]

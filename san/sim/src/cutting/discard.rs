@@ -1,5 +1,5 @@
 //! A store that is found damaged is emptied, and cut at every write of that: a start finds either the damage, or the store
-//! empty with its new promise; and once it has told that it is emptied, only that (rule DDiscard).
+//! empty with its new promise; and once it has reported that it is emptied, only that (rule DDiscard).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -70,7 +70,7 @@ fn empty(disk: SimDisk, truth: &Truth, rng: &mut Rng, cuts: &mut Cuts) -> Result
     life.rest()?;
     let tape = std::mem::take(&mut life.recorder.tape);
     if !life.store.has_failed() && life.truth.reported != life.truth.changes.len() {
-        return Err("a store that is emptied does not tell so".into());
+        return Err("a store that is emptied does not report it".into());
     }
     let mut played = Played { disk, in_flight: BTreeMap::new(), truth: Rc::new(life.truth.clone()) };
     for (place, event) in tape.iter().enumerate() {
@@ -103,7 +103,7 @@ fn cut(played: &Played, reported: bool, rng: &mut Rng, cuts: &mut Cuts) -> Resul
     }
     if is_damaged(&disk)? {
         return if reported {
-            Err("it has told that it is emptied, and is found damaged".into())
+            Err("it has reported that it is emptied, and is found damaged".into())
         } else {
             Ok(())
         };

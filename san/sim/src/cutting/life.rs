@@ -36,7 +36,7 @@ pub(super) struct Life<'a> {
     promise: Promise,
     /// A return, or a promise, is under way: the changes with it.
     waits: Option<usize>,
-    /// A read of these blocks, and its number: what it tells is judged if nothing has changed since.
+    /// A read of these blocks, and its number: its answer is judged if nothing has changed since.
     reading: Option<(u64, u32)>,
     reads: u32,
     values: u64,
@@ -133,7 +133,7 @@ impl<'a> Life<'a> {
         self.act(&mut Vec::new()).map(|_| ())
     }
 
-    /// An entry of one block is appended, and told.
+    /// An entry of one block is appended, and reported.
     pub(super) fn write_one(&mut self) -> Result<(), String> {
         self.write_block();
         while !self.unconfirmed.is_empty() {
@@ -187,7 +187,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What the store says of these blocks now. None: corrupt.
+    /// What the store maps these blocks to now. None: corrupt.
     pub(super) fn read(&mut self, block: u64, blocks: u32) -> Result<Option<Vec<[u64; 8]>>, String> {
         let mut got = None;
         let job = Job { slot: 1, turn: 1, part: 1 };
@@ -335,7 +335,7 @@ impl<'a> Life<'a> {
         self.append(self.end, true, Entry { block: 0, blocks: 0, op: EntryOp::Open });
     }
 
-    /// One that nobody has had, in no life.
+    /// An epoch that no owner has had, in any life.
     fn next_epoch(&mut self) -> Epoch {
         self.truth.epochs += 1;
         Epoch(self.truth.epochs)

@@ -1,9 +1,9 @@
 //! Recovery by cutting: a store's life is recorded, cut at every write and sync, and found again.
 //!
 //! ```text
-//! life ─▶ tape: asked, written, synced, told
+//! life ─▶ tape: asked, written, synced, reported
 //!           ✂ at each place: of what was in flight all, some sectors or none is written; of what is not synced any
-//!             sectors are lost ─▶ open ─▶ is it what was told, or a little more, and all of it?
+//!             sectors are lost ─▶ open ─▶ is it what was reported, or a little more, with none missing between?
 //!                                          └─▶ another life, cut again
 //! ```
 
@@ -25,7 +25,7 @@ use loadline_san_store::store::Settings;
 
 use self::life::Life;
 use self::tape::{Event, Played, Recorder};
-use self::truth::{BLOCKS, Truth, nobody};
+use self::truth::{BLOCKS, Truth, no_promise};
 use crate::rng::Rng;
 use crate::store::{Blocks, Real, SETTINGS, SimDisk, first_chunk, format, open_disk};
 
@@ -50,7 +50,7 @@ pub fn run(seed: u64, without: Option<Rule>) -> Result<Cuts, String> {
     let mut cuts = Cuts::default();
     let mut rng = Rng::new(seed ^ 0xc0c0);
     let two = rng.chance(2);
-    let mut disk = format(REPLICA, two, BLOCKS, nobody(), life::MOST_IN_FLIGHT);
+    let mut disk = format(REPLICA, two, BLOCKS, no_promise(), life::MOST_IN_FLIGHT);
     // What was there before the device was prepared: it is not all zeroes.
     disk.soil(first_chunk(), &mut rng);
     let result = live(disk, Truth::default(), Vec::new(), &mut rng, 0, &mut cuts);
@@ -94,7 +94,7 @@ fn record_of_a_block() -> u64 {
 
 fn stale() -> Result<(), String> {
     let mut rng = Rng::new(1);
-    let disk = format(REPLICA, false, BLOCKS, nobody(), life::MOST_IN_FLIGHT);
+    let disk = format(REPLICA, false, BLOCKS, no_promise(), life::MOST_IN_FLIGHT);
     let mut recorder = Recorder { disk, tape: Vec::new() };
     let (store, found) = opened(&mut recorder)?;
     let mut life = Life::new(store, recorder, &found, Truth::default(), &mut rng);
@@ -199,7 +199,7 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     truth.changes.truncate(kept);
     truth.reported = kept;
     truth.commit_points.retain(|(commit_point, _)| *commit_point <= found.commit_point);
-    // What was found may be told. So it must be found again, whatever is lost now.
+    // What was found may be reported. So it must be found again, whatever is lost now.
     disk.lose(|| true);
     let (store, found, mut disk) = find(disk).map_err(|why| format!("found again, {why}"))?;
     truth.matching(&found, &store, &disk).map_err(|why| format!("found again, {why}"))?;
@@ -256,7 +256,7 @@ fn corrupt_records(mut life: Life<'_>, cuts: &mut Cuts) -> Result<(), String> {
             cuts.corrupt += 1;
             if find(disk).is_ok() {
                 return Err(format!(
-                    "record {number} of the log is corrupt in sector {sector}, and nobody knows"
+                    "record {number} of the log is corrupt in sector {sector}, and was not found"
                 ));
             }
         }

@@ -8,7 +8,7 @@ use loadline_san_store::io::{Area, Disk, IoFault, Part, Sector, Writing};
 use super::truth::Truth;
 use crate::store::{Blocks, SimDisk};
 
-/// What happened at a device, or was told.
+/// What happened at a device, or was reported by the store.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// It was asked for a write.
@@ -20,7 +20,7 @@ pub(super) enum Event {
     /// It was written and made durable before anything else happened.
     WroteNow(Rc<Writing<Blocks>>),
     SyncedNow(Area),
-    /// This is what the store was asked to keep, and how much it has told, from here on.
+    /// From here on this is what the store was ordered to keep, and how much it has reported as durable.
     Truth(Rc<Truth>),
 }
 

@@ -21,7 +21,7 @@ pub(super) enum Change {
         sequenced: bool,
         entry: Entry<Blocks>,
     },
-    /// `acknowledged`: what it was ever told to be.
+    /// `acknowledged`: the highest commit point that the store ever received.
     Return {
         after: Position,
         empty: bool,
@@ -40,7 +40,7 @@ pub(super) enum Change {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Truth {
     pub(super) changes: Vec<Change>,
-    /// So many of them are durable, as was told.
+    /// So many of them are durable, as the store has reported.
     pub(super) reported: usize,
     /// The highest commit point that it was given in any life.
     pub(super) acknowledged: Option<Position>,
@@ -65,14 +65,15 @@ struct Content {
     instead: Vec<(usize, u64, Block)>,
 }
 
-pub(super) fn nobody() -> Promise {
+/// A promise to no owner, which a new store has.
+pub(super) fn no_promise() -> Promise {
     Promise { epoch: Epoch(0), owner: Owner { node: NodeId(0), incarnation: Incarnation(0) } }
 }
 
 impl Content {
     fn after<'a>(changes: impl Iterator<Item = &'a Change>) -> Content {
         let mut content = Content {
-            promise: nobody(),
+            promise: no_promise(),
             end: Position::START,
             entries: Vec::new(),
             listed: vec![false; BLOCKS as usize],
@@ -157,7 +158,7 @@ fn value_in(entry: &Entry<Blocks>, block: u64) -> Block {
     }
 }
 
-/// What a block has, by what the store says and the disk has. None: its checksum does not match.
+/// What a block has, by the store's index and the disk. None: its checksum does not match.
 pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
     match store.look_up(block) {
         read::BlockSource::Nothing | read::BlockSource::Zeroes => Some(ZERO),
@@ -171,7 +172,7 @@ pub(super) fn value(store: &Real, disk: &SimDisk, block: u64) -> Option<Block> {
 }
 
 impl Truth {
-    /// How many changes the store has that was opened. It must be what was told, or more, and all of it.
+    /// How many changes the opened store has. They must be at least those that were reported as durable, with none missing between.
     pub(super) fn matching(
         &self,
         found: &DurableState,

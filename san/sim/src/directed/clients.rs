@@ -165,8 +165,8 @@ pub(super) fn after_another(world: &mut World) {
     has(world, 3, "when the first node reaches the configuration store again");
 }
 
-/// The same, while the owner has not heard yet that the swap has committed.
-pub(super) fn beside_another(world: &mut World) {
+/// The same, before the owner has received the answer that the swap has committed.
+pub(super) fn while_another_commits(world: &mut World) {
     world.begin(0);
     let epoch = world.record().epoch;
     world.without_config_answers.insert(0);

@@ -44,7 +44,7 @@ fn owned_elsewhere(world: &mut World) -> (usize, Vec<ReplicaId>) {
 }
 
 /// A replica that is away is found damaged when it starts, and its owner cannot reach the configuration store. Emptied at once,
-/// it would look to the next owner like one that only missed what was written since it left.
+/// the next owner would take it for one that only missed what was written since it left.
 pub(super) fn emptied_early(world: &mut World) {
     let (bare, replicas) = owned_elsewhere(world);
     let (left, away) = (world.home(replicas[0]), replicas[1]);
@@ -133,7 +133,7 @@ pub(super) fn dies_meanwhile(world: &mut World) {
     world.check_members();
 }
 
-/// Both are damaged. Nothing is emptied before a person says which is left; then the other one is rebuilt.
+/// Both are damaged. Nothing is emptied before a person chooses the copy that is left; then the other one is rebuilt.
 pub(super) fn both(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);

@@ -58,7 +58,7 @@ pub(super) fn lost_before_opening(world: &mut World) {
     world.place(1, one);
     world.pass_until(600, |world| world.is(one, Status::Activating));
     loses_and_starts(world, other);
-    // Until it is noticed, the oracle would say so.
+    // Until the takeover finds the loss, the oracle would report it.
     let until = world.now() + 300 * MS;
     while world.now() < until {
         world.run_until(world.now() + MS);
@@ -85,7 +85,7 @@ pub(super) fn away_and_lost(world: &mut World) {
     world.check_members();
 }
 
-/// A replica that is away misses so much that what has changed is told in several pages.
+/// A replica that is away misses so much that the list of changes arrives in several pages.
 pub(super) fn pages(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
@@ -103,7 +103,7 @@ pub(super) fn pages(world: &mut World) {
     world.check_members();
 }
 
-/// What the clients see is taken for granted, as this replica has it; a person says that it is what is left.
+/// What this replica has becomes what clients must read; a person orders that the volume continues with it.
 pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     let home = world.home(survivor);
     let store = &world.nodes[home].stores[&survivor];
@@ -214,7 +214,7 @@ pub(super) fn forced(world: &mut World) {
         .must(world.record().groups[0].departed.values().all(|d| *d == Departed::EMPTY), "nothing is spared");
 }
 
-/// A device drops what it had said to be durable.
+/// A device drops what it had reported as durable.
 pub(super) fn loses_writes(world: &mut World) {
     world.begin(0);
     world.ask_first(0, Operation::Write);
@@ -228,7 +228,7 @@ pub(super) fn loses_writes(world: &mut World) {
     }
     world.start(0);
     world.start(1);
-    // Who has just started reports late, and who is late is left out anyway.
+    // A node that has just started reports late, and a late one is left out in any case.
     world.pass(150);
     world.place(0, 0);
     world.pass(400);
@@ -303,7 +303,8 @@ pub(super) fn forced_and_detached(world: &mut World) {
     world.pass_until(1_000, |world| world.serves(owner));
 }
 
-/// In a takeover, a member is seen to have lost something. Then who knows better is away: it is not forgotten.
+/// A takeover finds that a member has lost something. Then the member that has lost nothing goes away: the takeover still counts
+/// the loss.
 pub(super) fn forgotten_loss(world: &mut World) {
     let replicas = members(world);
     let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
@@ -328,7 +329,7 @@ pub(super) fn forgotten_loss(world: &mut World) {
     world.must(!world.serves(bare), "it waits for the one that has lost nothing");
 }
 
-/// A member reports late, and then loses what it had, before all are asked again: what it said is not forgotten.
+/// A member reports late, and then loses what it had, before all are asked again: the takeover still counts its first report.
 pub(super) fn loss_while_sealing(world: &mut World) {
     let replicas = members(world);
     let homes: Vec<usize> = replicas.iter().map(|replica| world.home(*replica)).collect();
@@ -380,8 +381,8 @@ pub(super) fn grown_again(world: &mut World) {
     world.check_members();
 }
 
-/// The configuration store went back in time, and the only copy that is left is damaged, and has promised more than anybody
-/// knows: the second order of a person goes above that.
+/// The configuration store went back in time, and the only copy that is left is damaged, and has promised an epoch above all that are
+/// known: a person's second order uses an epoch above that.
 pub(super) fn damaged_and_ahead(world: &mut World) {
     world.keeps_log = true;
     world.begin(0);
@@ -444,7 +445,7 @@ pub(super) fn device_goes_back_alone(world: &mut World) {
 }
 
 /// Its process starts before the owner has removed it: it is removed, and copied in full.
-pub(super) fn device_goes_back_beside(world: &mut World) {
+pub(super) fn device_goes_back_before_its_removal(world: &mut World) {
     let (_, goes) = falls_behind_and_goes_back(world);
     world.start(goes);
     world.pass_until(3_000, |world| members(world).len() == 1 || world.went_back.is_empty());

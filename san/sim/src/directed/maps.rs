@@ -21,7 +21,7 @@ pub(super) fn only_in_the_log(world: &mut World) {
     world.begin(0);
     world.ask_for(0, 0, Operation::Map, 0, 64);
     world.pass(8);
-    world.must(!world.waits(0), "the map is told");
+    world.must(!world.waits(0), "the map is answered");
     world.keeps_log = false;
     world.pass(400);
     world.keeps_log = true;
@@ -31,7 +31,7 @@ pub(super) fn only_in_the_log(world: &mut World) {
     world.pass(8);
     world.ask_for(0, 0, Operation::Map, 0, 64);
     world.pass(8);
-    world.must(!world.waits(0), "the map is told");
+    world.must(!world.waits(0), "the map is answered");
 }
 
 /// An owner asks and is stopped. When it gets the answer, another owner has written.
@@ -55,7 +55,7 @@ pub(super) fn late(world: &mut World) {
     world.must(maps(world) == 0, "the answer has not been read");
     world.pass(50);
     world.must(maps(world) == 1, "the answer has come");
-    world.must(world.waits(0), "the old owner does not tell it");
+    world.must(world.waits(0), "the old owner does not answer the map");
 }
 
 /// The member that is asked does not answer: the other one is asked.

@@ -92,7 +92,7 @@ pub fn run_forwarding(
     })
 }
 
-/// What a schedule says.
+/// The steps that schedules are written in.
 impl World {
     /// So many milliseconds pass.
     fn pass(&mut self, ms: Time) {
@@ -148,7 +148,7 @@ impl World {
         assert!(holds || self.violation().is_some(), "the schedule did not get there: {what}");
     }
 
-    /// A client at a node has written the first block, and everybody knows.
+    /// A client at a node has written the first block, and every replica knows that the write was acknowledged.
     fn begin(&mut self, node: usize) {
         self.place(0, node);
         self.pass(250);

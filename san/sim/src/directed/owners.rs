@@ -10,7 +10,7 @@ use crate::violation::Violation;
 use crate::world::World;
 use crate::world::tenant::Operation;
 
-/// The owner reaches nobody, and somebody else takes over when its leases have run out.
+/// The owner reaches no other node, and another node takes over when the owner's leases have ended.
 pub(super) fn alone(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
@@ -54,8 +54,8 @@ pub(super) fn forgetful(world: &mut World) {
     world.pass(5);
 }
 
-/// That an owner gives its leases back is on its way for long. When it arrives, the same node is the owner again, alone, and somebody
-/// else takes over.
+/// The message by which an owner gives its leases back is delayed. When it arrives, the same node is the owner again, alone, and
+/// another node takes over.
 pub(super) fn late_release(world: &mut World) {
     world.begin(0);
     world.slow.insert((0, 1), 300 * MS);
@@ -83,8 +83,8 @@ pub(super) fn late_release(world: &mut World) {
     world.pass(5);
 }
 
-/// A question of the old owner, which is stopped, is on its way for long. When it arrives, the replica has an entry of the new owner that
-/// nobody else has, and that is lost.
+/// A read request of the old owner, which is stopped, is delayed. When it arrives, the replica has an entry of the new owner that no
+/// other replica has, and that is lost.
 pub(super) fn late_read(world: &mut World) {
     let members: Vec<ReplicaId> = world.record().groups[0].in_sync.iter().copied().collect();
     let (asked, other) = (world.home(members[0]), world.home(members[1]));
@@ -144,14 +144,14 @@ pub(super) fn added_and_written(world: &mut World) {
     world.pass(10);
 }
 
-/// The configuration store is restored from an old copy. Nobody goes on, before a person decides.
+/// The configuration store is restored from an old copy. No node serves before a person decides.
 pub(super) fn restored(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
     world.config.push(old);
     world.place(1, 1);
     world.pass(400);
-    world.must(world.is(1, Status::Blocked), "who takes over sees promises above the record");
+    world.must(world.is(1, Status::Blocked), "the node that takes over sees promises above the record");
     world.part(0, 1);
     world.pass(200);
     world.must(world.is(0, Status::Blocked), "the old owner sees it when it needs a swap");
@@ -169,8 +169,8 @@ pub(super) fn restored(world: &mut World) {
     world.start(1);
 }
 
-/// The configuration store is restored from an old copy, in which somebody is a member who has missed writes since. Each try
-/// of a process that has forgotten the former one would raise the record's epoch, until it passes all promises.
+/// The configuration store is restored from an old copy, in which a replica is a member that has missed writes since. Each takeover
+/// by a process that has forgotten the one before would raise the record's epoch, until it passes all promises.
 pub(super) fn restored_and_restarted(world: &mut World) {
     let old = world.record().clone();
     world.begin(0);
@@ -273,7 +273,7 @@ pub(super) fn forked_between_lives(world: &mut World) {
     go_on_with(world, first);
 }
 
-/// The stale copy is blocked, and its process starts again beside those that went on: it never serves.
+/// The stale copy is blocked, and its process starts again while the copies that continued run: it never serves.
 pub(super) fn forked_and_started_again(world: &mut World) {
     stale_alone(world);
     world.start(0);
@@ -286,7 +286,7 @@ pub(super) fn forked_and_started_again(world: &mut World) {
         world.pass_until(1_500, |world| world.serves(2) || world.is(2, Status::Blocked));
         world.must(
             world.is(2, Status::Blocked),
-            "copies that have left tell whom they follow before it serves",
+            "copies that have left report which owner they follow before it serves",
         );
     }
     for node in [0, 1] {
@@ -394,7 +394,8 @@ pub(super) fn reaches_the_store_only(world: &mut World) {
     cut_off(world, 0);
 }
 
-/// The same, but one of them hears it longer than the other: as if a heartbeat of the one had just come, and of the other not yet.
+/// The same, but one of them reaches it longer than the other does: as if the heartbeat of one had just arrived, and that of the
+/// other had not yet.
 pub(super) fn one_after_the_other(world: &mut World) {
     cut_off(world, 20);
 }

@@ -25,8 +25,8 @@ pub(super) fn late_repair(world: &mut World) {
     world.check_members();
 }
 
-/// A block that is still to be copied is written: the entry takes the place of the copy. It reaches nobody else, and so is
-/// not acknowledged, when all the rest is copied.
+/// A client writes a block that is still to be copied: the entry replaces the copy. When all the rest is copied, the entry has
+/// reached no other replica, and so is not acknowledged.
 pub(super) fn spared(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
@@ -115,7 +115,7 @@ pub(super) fn to_a_full_device(world: &mut World) {
     world.ask_for(0, 0, Operation::Trim, 0, 8);
     world.pass(200);
     let extent = 4 * 8;
-    // Some, and some more that are in flight when the device is told to be full.
+    // Some, and some more that are in flight when the device is reported full.
     for numbers in [8..12, 12..15] {
         numbers.for_each(|number| world.ask_for(0, 0, Operation::Write, number * extent, 8));
         world.pass(200);
@@ -132,18 +132,18 @@ pub(super) fn to_a_full_device(world: &mut World) {
     world.pass(300);
     world.must(!world.waits(0), "there is room at the other");
     world.cut.clear();
-    // Clients go on meanwhile, and wait for nobody who has no room.
+    // Clients write meanwhile, and their writes wait for no replica that has no room.
     for _ in 0..200 {
         world.ask_for(0, 0, Operation::Write, 0, 8);
         world.pass(50);
-        world.must(!world.waits(0), "a write waits for who is not needed");
+        world.must(!world.waits(0), "a write waits for a replica that it does not need");
     }
     world.pass_until(20_000, |world| world.record().groups[0].in_sync.len() == 2);
     world.must(world.record().groups[0].in_sync.len() == 2, "it returns");
 }
 
-/// The device of who was away is full, and what the members have changed makes no room on it. It is copied all the same, for it
-/// is little; and so is what clients wrote meanwhile, and was put off.
+/// The device of a replica that was away is full, and what the members have changed frees no room on it. The changes are copied all
+/// the same, because they are few; and so are the writes that were put off meanwhile.
 pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     // The owner's own device has room.
     world.kill(0, false);
@@ -174,9 +174,9 @@ pub(super) fn to_a_device_that_stays_full(world: &mut World) {
     for number in 8..16 {
         world.ask_for(0, 0, Operation::Write, number % 15 * extent, 8);
         world.pass(3);
-        world.must(!world.waits(0), "a write waits for who is not needed");
+        world.must(!world.waits(0), "a write waits for a replica that it does not need");
     }
-    world.must(put_off(world) == 8, "no data goes to who has no room");
+    world.must(put_off(world) == 8, "no data goes to a replica that has no room");
     world.pass_until(2_000, |world| world.record().groups[0].in_sync.len() == 2);
     world.check_members();
 }

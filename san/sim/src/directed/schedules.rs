@@ -40,7 +40,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::late_read,
     },
     Schedule {
-        name: "who is being added takes over",
+        name: "a replica that is being added takes over",
         rule: Some(Rule::P1Reads),
         nodes: 2,
         copies: 2,
@@ -96,7 +96,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: returns::doubled_order,
     },
     Schedule {
-        name: "who is being added is needed for writes",
+        name: "a replica that is being added is needed for writes",
         rule: Some(Rule::P1Writes),
         nodes: 2,
         copies: 2,
@@ -125,7 +125,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: waits::stale_answer,
     },
     Schedule {
-        name: "who has it whole is removed",
+        name: "the only member that has a block whole is removed",
         rule: None,
         nodes: 3,
         copies: 2,
@@ -329,7 +329,7 @@ pub const SCHEDULES: &[Schedule] = &[
         rule: None,
         nodes: 2,
         copies: 2,
-        drive: clients::beside_another,
+        drive: clients::while_another_commits,
     },
     Schedule {
         name: "a write that waited on a branch",
@@ -403,11 +403,11 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: losses::device_goes_back_alone,
     },
     Schedule {
-        name: "a device that went back in time, beside others",
+        name: "a device that went back in time, among others",
         rule: Some(Rule::R9),
         nodes: 3,
         copies: 2,
-        drive: losses::device_goes_back_beside,
+        drive: losses::device_goes_back_before_its_removal,
     },
     Schedule {
         name: "a write that is held, and its client goes",
@@ -473,14 +473,14 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::forked_between_lives,
     },
     Schedule {
-        name: "a stale copy that was blocked starts again beside those that went on",
+        name: "a stale copy that was blocked starts again among those that continued",
         rule: Some(Rule::P4All),
         nodes: 3,
         copies: 3,
         drive: owners::forked_and_started_again,
     },
     Schedule {
-        name: "corruption that nobody reads",
+        name: "corruption in a block that no client reads",
         rule: None,
         nodes: 3,
         copies: 2,
@@ -508,7 +508,7 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: maps::asked_again,
     },
     Schedule {
-        name: "damaged, away, and emptied before the record says so",
+        name: "damaged, away, and emptied before the record allows it",
         rule: Some(Rule::C12),
         nodes: 3,
         copies: 2,

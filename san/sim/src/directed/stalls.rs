@@ -1,5 +1,5 @@
-//! Schedules in which everybody answers, and something stands still all the same: devices that hang, links that lose what is
-//! large, a configuration store that is away.
+//! Schedules in which all nodes answer, and something makes no progress all the same: devices that hang, links that lose large
+//! messages, a configuration store that is away.
 
 use loadline_san_core::ids::{Incarnation, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
@@ -23,8 +23,8 @@ fn homes(world: &World) -> (Vec<ReplicaId>, Vec<usize>) {
     (replicas, homes)
 }
 
-/// A member's process ends, and the owner is told so: nobody waits for as long as for who is silent. When it is there again it
-/// comes back, and so does one of which that was said in error.
+/// A member's process ends, and the owner receives a report of that: a write waits less long than for a member that is silent.
+/// When the process runs again the member returns, and so does a member that was reported as ended by mistake.
 pub(super) fn ended_member(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
@@ -41,8 +41,8 @@ pub(super) fn ended_member(world: &mut World) {
     world.pass_until(2_000, |world| members(world) == 3);
 }
 
-/// The owner's process ends, and another is told so to which its clients come: it serves when the leases are over, and waits for no
-/// report of who has ended.
+/// The owner's process ends, and the node to which its clients connect next receives a report of that: it serves when the leases
+/// have ended, and waits for no report of the owner that has ended.
 pub(super) fn ended_owner(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
@@ -55,7 +55,8 @@ pub(super) fn ended_owner(world: &mut World) {
     world.pass_until(2_000, |world| members(world) == 3);
 }
 
-/// A volume is wanted elsewhere while its owner serves: who is deposed gives its leases back, and nobody waits until they are over.
+/// Another node claims a volume while its owner serves: the deposed owner gives its leases back, so the new owner does not wait
+/// until they end.
 pub(super) fn deposed(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
@@ -83,7 +84,7 @@ pub(super) fn hung_source(world: &mut World) {
         world.ask_first(0, Operation::Read);
         world.pass(60);
     }
-    world.must(members(world) == 2, "who does not answer what it is asked is removed");
+    world.must(members(world) == 2, "a member that answers no request is removed");
     world.must(!world.waits(0), "the others are read");
 }
 
@@ -130,7 +131,7 @@ pub(super) fn hung_equal(world: &mut World) {
     world.must(world.serves(homes[1]), "it is taken over without the one that hangs");
 }
 
-/// The configuration store is away. All replicas answer; a change that nobody needs is undecided.
+/// The configuration store is away. All replicas answer; a change that no client's request needs is undecided.
 pub(super) fn store_away(world: &mut World) {
     world.begin(0);
     world.cut_from_config.extend([0, 1]);
@@ -171,7 +172,7 @@ pub(super) fn revived(world: &mut World) {
     world.must(!world.waits(0), "it has a session again");
 }
 
-/// Who has returned, and starts anew within the same ownership, is believed.
+/// The reports of a member that has returned, and starts anew within the same ownership, are believed.
 pub(super) fn returned_and_restarted(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
@@ -251,7 +252,7 @@ pub(super) fn left_out(world: &mut World) {
     world.pass_until(3_000, |world| world.serves(bare));
 }
 
-/// The node that takes over is stopped for a while: that is nobody else's fault.
+/// The node that takes over is stopped for a while: it excludes no other node for that.
 pub(super) fn paused(world: &mut World) {
     let (_, homes) = homes(world);
     world.begin(homes[0]);
@@ -268,11 +269,11 @@ pub(super) fn paused(world: &mut World) {
     world.slow.clear();
     for _ in 0..20 {
         world.pass(1);
-        world.must(members(world) == 3, "nobody is left out");
+        world.must(members(world) == 3, "no member is left out");
     }
 }
 
-/// Twice in a while a question is lost. In between the member does all that it is told.
+/// Twice in a while a request to a member is lost. Between the two the member answers every request.
 pub(super) fn twice_in_a_while(world: &mut World) {
     let (replicas, homes) = homes(world);
     world.begin(homes[0]);
@@ -289,7 +290,7 @@ pub(super) fn twice_in_a_while(world: &mut World) {
         world.hung.clear();
         world.pass(3_000);
     }
-    world.must(world.coverage.of("message", "return") == before, "nobody was removed");
+    world.must(world.coverage.of("message", "return") == before, "no member was removed");
 }
 
 /// A change is undecided for long, and then a member starts anew: it is greeted, and the owner stays.

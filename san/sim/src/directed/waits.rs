@@ -21,7 +21,7 @@ fn members(world: &World) -> usize {
     world.record().groups[0].in_sync.len()
 }
 
-/// What has changed is told late, to an attempt that was given up; a later one is not to take it for its own.
+/// The answer with the changes since a position arrives late, for an attempt that was given up; a later attempt must not use it.
 pub(super) fn stale_answer(world: &mut World) {
     let (_, source, target, owner) = places(world);
     world.begin(owner);
@@ -83,7 +83,7 @@ pub(super) fn hung_read(world: &mut World) {
     world.pass(400);
     world.keeps_log = false;
     world.must(members(world) == 1, "the other was removed");
-    world.must(!world.waits(0), "the read has ended: nobody else has the block");
+    world.must(!world.waits(0), "the read has ended: no other replica has the block");
 }
 
 /// The source takes longer than one waits before one asks again.
@@ -195,7 +195,7 @@ pub(super) fn before_opening(world: &mut World) {
     world.pass(200);
     for _ in 0..300 {
         let emptied = world.record().groups[0].departed.values().any(|departed| *departed == Departed::EMPTY);
-        world.must(!emptied, "nobody has lost anything");
+        world.must(!emptied, "no replica has lost anything");
         world.pass(1);
         world.cut.clear();
     }
@@ -218,7 +218,7 @@ pub(super) fn rotten_apart(world: &mut World) {
     world.must(!world.nodes[one].stores[&replicas[0]].is_corrupt(), "and mended");
 }
 
-/// A block of a copy that nobody reads is corrupted: it is found, and mended from the other.
+/// A block of a copy is corrupted, and no client reads it: the scrub finds it, and it is mended from the other copy.
 pub(super) fn corrupt_unread(world: &mut World) {
     let (replicas, one, other, _) = places(world);
     world.begin(one);

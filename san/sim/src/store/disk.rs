@@ -31,7 +31,7 @@ impl Content {
         }
     }
 
-    /// As data. Bytes that are none become a value that nobody has written.
+    /// The sector as data. Bytes that are no data become a value that was never written.
     fn value(&self) -> u64 {
         match self {
             Content::Value(value) => *value,
@@ -224,7 +224,7 @@ impl SimDisk {
         self.lose(|| rng.chance(2));
     }
 
-    /// Of what is not synced each sector is lost for which this says so.
+    /// Of what is not synced each sector is lost for which this returns true.
     pub fn lose(&mut self, mut is_lost: impl FnMut() -> bool) {
         for device in [Some(&mut self.log), self.capacity.as_mut()].into_iter().flatten() {
             for (at, (before, _)) in std::mem::take(&mut device.unsynced) {
@@ -270,7 +270,7 @@ impl SimDisk {
         disk
     }
 
-    /// From this byte on what is free is full of what somebody else has left there.
+    /// Fills what is free from this byte on with data that another program has left there.
     pub fn soil(&mut self, from: u64, rng: &mut Rng) {
         for device in [Some(&mut self.log), self.capacity.as_mut()].into_iter().flatten() {
             for content in &mut device.sectors[from as usize / SECTOR..] {

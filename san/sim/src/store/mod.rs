@@ -60,9 +60,9 @@ pub struct Store {
     process: Option<Process>,
     /// What a start would find, while no process runs: all that is written, and all that is durable.
     asleep: Option<Box<[Real; 2]>>,
-    /// What was told last to be durable.
+    /// The promise that the store last reported as durable.
     promise: Promise,
-    /// What is durable when the store has told that it is emptied.
+    /// The promise that is durable when the store has reported that it is emptied.
     discards: Option<Promise>,
     /// Something is corrupt.
     was_corrupted: bool,
@@ -77,7 +77,7 @@ enum Health {
     FailsNext,
     /// A start has found that something is lost: it does nothing until it is salvaged or emptied.
     Damaged,
-    /// A write or a sync has failed. The process may not have been told yet.
+    /// A write or a sync has failed. The process may not have received the failure yet.
     Dead,
 }
 
@@ -139,8 +139,8 @@ pub(crate) fn first_chunk() -> u64 {
 
 /// The store of a new replica, which has promised nothing yet.
 pub(crate) fn new_store(replica: ReplicaId, tight: bool) -> Store {
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    Store::new(replica, settings::Settings::GROUP, Promise { epoch: Epoch(0), owner: nobody }, tight)
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Store::new(replica, settings::Settings::GROUP, Promise { epoch: Epoch(0), owner: no_owner }, tight)
 }
 
 /// A device, or two, with an empty replica of so many blocks, for all of which there is room. It is durable.
@@ -504,12 +504,12 @@ impl Store {
         self.seen(false).entries()
     }
 
-    /// Whom the replica follows, durably.
+    /// The owner that the replica follows, durably.
     pub fn durable_promise(&self) -> Promise {
         self.promise
     }
 
-    /// The commit point: what the process was told last, or a start would find.
+    /// The commit point that the store last reported to the process, or that a start would find.
     pub fn commit_point(&self) -> Position {
         self.seen(false).commit_point()
     }
@@ -519,8 +519,8 @@ impl Store {
         self.seen(false).list().collect()
     }
 
-    /// The device loses what it had said to be durable: the last entry, and the first extent. If it lies well, nothing on it says that there was
-    /// more; otherwise the commit point does.
+    /// The device loses what it had reported as durable: the last entry, and the first extent. If it lies well, nothing on it shows
+    /// that there was more; otherwise the commit point does.
     pub fn lose_last(&mut self, lies_well: bool) {
         assert!(self.process.is_none(), "no process has it open");
         let (store, found) = opened(&mut self.disk.clone(), self.replica);
@@ -536,7 +536,7 @@ impl Store {
         } else {
             state.commit_point = found.end;
         }
-        // It and what came after it, which may have commit points that tell of it; if it is destaged, all that there is.
+        // It and what came after it, which may have commit points that show it; if it is destaged, all that there is.
         let first = last.as_ref().map_or(state.tail.number, |last| last.number);
         let mut number = first;
         while let Some((at, _)) = store.record_at(number) {

@@ -173,7 +173,7 @@ fn data(block: u64, value: u64) -> Entry<Blocks> {
     Entry { block, blocks: 1, op: EntryOp::Data(Payload { data, first: 0 }) }
 }
 
-/// Says in the table who has a chunk.
+/// Writes in the table which replica has a chunk.
 fn use_chunk(disk: &mut SimDisk, superblock: &Superblock, chunk: u32, of: ChunkUse) {
     let entry = Sector(encode_use(Some(&of), superblock.device, chunk).unwrap());
     for copy in 0..2 {
@@ -254,7 +254,7 @@ fn on_a_full_device_trims_that_are_acknowledged_make_room() {
     rig.append(at(rig.appended + 1), true, trim);
     rig.settle();
     rig.commit_point(at(rig.appended), at(rig.appended));
-    // Nothing but the trims, which nobody has destaged, can make room for this.
+    // Nothing but the trims, which are not destaged, can make room for this.
     rig.write(CHUNK * u64::from(EXTENT));
     assert!(
         rig.has_reported(|completion| *completion == Completion::Appended(CHUNK + 2)),
@@ -284,7 +284,7 @@ fn a_replica_with_a_place_for_each_extent_of_its_volume_is_never_full() {
 }
 
 #[test]
-fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
+fn a_device_is_reported_full_while_what_is_in_flight_still_fits() {
     let (mut rig, _) = Rig::on(crowded());
     let full_reports = |rig: &Rig| {
         let full = rig
@@ -302,8 +302,8 @@ fn a_device_is_told_to_be_full_while_what_is_in_flight_still_fits() {
         place(|completion| *completion == Completion::Full(true)),
         place(|completion| *completion == Completion::Appended(CHUNK - SPARE + 1)),
     );
-    assert!(full < last, "who is answered does not know it yet");
-    // What is under way when that is told.
+    assert!(full < last, "the device was reported full after the append was acknowledged");
+    // Appends that are in flight when that is reported.
     (CHUNK - SPARE + 1..CHUNK).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
     assert!(rig.has_reported(|completion| *completion == Completion::Appended(CHUNK)));
     rig.submit(Command::Promise(promise(7)));
@@ -332,7 +332,7 @@ fn what_an_owner_should_not_have_written_to_a_full_device_fails_it_and_blocks_no
 }
 
 #[test]
-fn what_was_never_written_is_told_apart_from_what_is_written_beside_it() {
+fn a_map_separates_blocks_that_were_never_written_from_written_neighbours() {
     let mut rig = Rig::new(64);
     rig.write(1);
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
@@ -366,7 +366,7 @@ fn what_stands_behind_an_entry_that_is_there_already_is_done() {
 }
 
 #[test]
-fn a_replica_returns_as_often_as_it_is_told_to() {
+fn a_replica_returns_each_time_it_is_ordered_to() {
     let mut rig = Rig::new(64);
     for sequence in 1..100 {
         rig.submit(Command::Return { after: at(sequence), empty: false });
@@ -400,7 +400,7 @@ fn what_one_copy_of_the_table_has_lost_is_mended_from_the_other() {
 }
 
 #[test]
-fn who_is_emptied_needs_no_list() {
+fn an_emptied_replica_needs_no_list() {
     let mut rig = Rig::new(64);
     rig.write(3);
     rig.submit(Command::Return { after: at(5), empty: false });

@@ -23,7 +23,7 @@ impl World {
         self.after(delay, Happening::Config(node, life, question));
     }
 
-    /// A node asks others, through the configuration store, whether they run and whom they reach.
+    /// A node asks others, through the configuration store, whether they run and which nodes they reach.
     pub(crate) fn ask_whether_they_run(&mut self, node: usize, life: u64, others: &[NodeId], within: u64) {
         self.coverage.count("situation", "half or more are silent");
         if self.is_cut_from_config(node) {
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// The question arrives: a node that runs tries whom it reaches, and answers by the same way.
+    /// The question arrives: a node that runs tests which nodes it reaches, and answers through the configuration store.
     pub(crate) fn reach_asked(&mut self, by: usize, life: u64, node: usize) {
         let runs = |node: usize| self.nodes[node].process.is_some() && self.nodes[node].paused.is_none();
         if !self.settings.answers

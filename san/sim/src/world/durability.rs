@@ -120,7 +120,7 @@ impl Durability {
         }
     }
 
-    /// Takes what is told. What is missing in it.
+    /// Takes a completion of the store. Returns what is missing of what was durable before.
     fn completed(&mut self, completion: &Completion<Blocks>) -> Option<&'static str> {
         match completion {
             Completion::Promised(promise) => self.promise = self.promise.max(*promise),
@@ -192,8 +192,8 @@ impl World {
         }
         let Some(known) = self.durability.get_mut(&id) else { return };
         let durable = store.durable_promise();
-        let may = |who: &Promise| {
-            [durable, known.asked].iter().all(|p| who.owner == p.owner && who.epoch >= p.epoch)
+        let may = |from: &Promise| {
+            [durable, known.asked].iter().all(|p| from.owner == p.owner && from.epoch >= p.epoch)
         };
         let well = match command {
             Command::Append { .. } | Command::CommitPoint { .. } => {

@@ -124,7 +124,7 @@ impl World {
         let power = self.settings.disks && self.rng.chance(3);
         self.kill(node, power);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            // Its address refuses connections, unless nobody is left there who could.
+            // Its address refuses connections, unless the host that would refuse them is gone too.
             if !power && self.rng.chance(2) {
                 self.coverage.count("process", "known to have ended");
                 let delay = self.rng.below(5 * MS);
@@ -134,7 +134,7 @@ impl World {
         self.restart_later(node);
     }
 
-    /// Whoever serves the volume is alone, and does not know it; somebody else wants it.
+    /// The node that serves the volume is cut off, and does not know it; another node claims the volume.
     fn isolate_owner(&mut self) {
         let serves = |node: &usize| {
             self.nodes[*node]
@@ -172,7 +172,7 @@ impl World {
         self.rng.below(most)
     }
 
-    /// What goes over a link takes as long as leases do, or comes again as late: when who sent it is at something else.
+    /// Messages over a link take as long as leases last, or arrive a second time as late: when their sender does something else.
     fn bend_link(&mut self, from: usize, to: usize) {
         if from == to {
             return;
@@ -378,7 +378,7 @@ impl World {
                 self.cut_link(node, other);
             }
             4 => {
-                // Somebody else wants it now.
+                // Another node claims it now.
                 let other = self.rng.index(self.nodes.len());
                 if self.nodes[other].paused.is_none() && other != node {
                     self.step_volume(other, Event::Attach);

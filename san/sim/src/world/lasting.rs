@@ -11,7 +11,7 @@ use crate::store::Store;
 /// Faults that last until the end of a run. By default there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
-    /// This node is not to be counted on: it is dead, or nobody reaches it.
+    /// This node is not to be counted on: it is dead, or no node reaches it.
     pub(crate) out: Option<usize>,
     /// Its process never starts again.
     pub(crate) dead: bool,
@@ -37,7 +37,7 @@ impl World {
                 self.kill(one, power);
                 "a node is gone"
             }
-            // A client at one of the two could not be served, nor at a node that has nobody else.
+            // A client at one of the two could not be served, nor at a node that reaches no other.
             1 if nodes > 2 => {
                 let other = others[self.rng.index(others.len())];
                 self.lasting.cut = [(one, other), (other, one)].into();
@@ -94,7 +94,7 @@ impl World {
         self.attach_at(0, node);
     }
 
-    /// Whether nothing is ever heard of this node.
+    /// Whether no message ever arrives from this node.
     pub(crate) fn is_out(&self, node: usize) -> bool {
         self.lasting.out == Some(node)
     }

@@ -1,4 +1,4 @@
-//! What should go on goes on: in a calm whoever asks is answered, and in the end nothing is left to wait for.
+//! What should progress does: in a calm every request is answered, and in the end nothing is left to wait for.
 
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::GroupIndex;
@@ -11,12 +11,12 @@ use crate::store::Store;
 use crate::time::{MS, Time};
 use crate::violation::Violation;
 
-/// In a calm nobody waits for so long.
+/// In a calm no request waits for so long.
 const SOON: Time = 2_500 * MS;
 
 impl World {
-    /// The node that serves the volume, if one does. It may have been deposed by somebody who died of it, and not know: its
-    /// members follow it still.
+    /// The node that serves the volume, if one does. It may have been deposed by a node that died right after, and not know that: its
+    /// members still follow it.
     fn owner(&self) -> Option<usize> {
         let serves = |node: &usize| {
             let process = self.nodes[*node].process.as_ref();
@@ -38,7 +38,7 @@ impl World {
     /// Everything has been well for long enough. Whether nothing is left to wait for.
     pub(crate) fn is_settled(&self) -> Result<(), String> {
         let record = self.record();
-        let owner = self.owner().ok_or("nobody serves the volume")?;
+        let owner = self.owner().ok_or("no node serves the volume")?;
         for (index, group) in (0..).zip(&record.groups) {
             let reachable = |replica: &&ReplicaId| {
                 let home = record.homes[replica].0 as usize;
@@ -56,7 +56,7 @@ impl World {
                 return Err(format!("{gone} of group {index} has not come back"));
             }
         }
-        // Writes wait for copies that nobody replaces: as they should.
+        // Writes wait for copies that no person replaces: as they should.
         let mut asked = self.tenants.iter().flat_map(|tenant| &tenant.outstanding);
         match asked.find(|(_, asked)| !asked.is_held(record)) {
             Some((_, asked)) => Err(format!("{} is not answered", asked.describe())),
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Nobody has waited for long in this calm, but for what was held at some moment of it.
+    /// No request has waited for long in this calm, but those that were held at some moment of it.
     pub(crate) fn check_patience(&mut self) {
         if self.is_lost() || self.restored.is_some() {
             return;

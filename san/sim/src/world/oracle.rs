@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Nobody is emptied who was a member, and whose device is well.
+    /// No replica is emptied that was a member and whose device is well.
     pub(crate) fn check_emptied(&mut self) {
         let [.., before, now] = &self.config[..] else { return };
         for (old, new) in before.groups.iter().zip(&now.groups) {

@@ -7,7 +7,7 @@
 //! **A stale copy alone.** An older record is put back while all are stopped, and one member of it that has missed writes since starts
 //! first. It cannot know, takes the volume over, and serves: the record goes on from the older one, on a *branch*. What is read there is
 //! not judged. When the others start, nothing of what they hold may be dropped or written over, before a person recovers the volume
-//! by force (rule R11): members of the newest record are judged by that, whatever the branch says of them.
+//! by force (rule R11): members of the newest record are judged by that, whatever the branch holds of them.
 //!
 //! **What the protocol cannot see.** A member promises an epoch durably when it is sealed, and adopts the epochs of later swaps
 //! without a durable promise. If no member that answers has durably promised more than the older record's epoch, the older record looks
@@ -161,7 +161,7 @@ impl World {
         true
     }
 
-    /// While all are stopped, an older record is put back, from which who starts first goes on.
+    /// While all nodes are stopped, an older record is put back; the node that starts first continues from it.
     pub(crate) fn branch_from(&mut self, holds: Record) {
         self.say(|| {
             format!("the configuration store holds {}, and a stale member starts first", show(&holds))

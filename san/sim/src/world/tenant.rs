@@ -60,7 +60,7 @@ enum Kind {
         began: Instant,
         values: Vec<u64>,
     },
-    /// What it is told of sectors without reading them: those that it can take for zeroes.
+    /// The answer states, without a read, which sectors the client can take for zeroes.
     Map {
         began: Instant,
         zeroes: Vec<bool>,
@@ -200,7 +200,7 @@ impl World {
         self.attach_at(index, node);
     }
 
-    /// A client goes, with what it has asked for. Its node says so.
+    /// A client disconnects, and its requests are dropped. Its node reports that to the owner.
     pub(crate) fn client_goes(&mut self, index: usize) {
         self.say(|| format!("client {index} goes"));
         self.coverage.count("client", "goes");
@@ -266,7 +266,7 @@ impl World {
             // It touches three extents at most.
             count = count.min(8 * 6);
         }
-        // Owners have only so much in flight, which is left to who drives them.
+        // Owners have only so much in flight, and the driver of a volume keeps that limit.
         let write =
             |asked: &Outstanding| if let Kind::Write(_) = asked.kind { asked.sectors / 8 + 2 } else { 0 };
         let asked = self.tenants.iter().flat_map(|tenant| tenant.outstanding.values());
@@ -379,7 +379,7 @@ impl World {
         }
     }
 
-    /// A client is told what blocks hold.
+    /// A client receives the answer to a map: what blocks hold.
     pub(crate) fn map(&mut self, id: RequestId, map: &Map) {
         let Some(tenant) = self.tenants.get_mut((id.0 / APART) as usize) else { return };
         let Some(Outstanding { kind: Kind::Map { zeroes, .. }, sector, .. }) =
@@ -402,7 +402,7 @@ impl World {
     /// A request has ended.
     pub(crate) fn completed(&mut self, id: RequestId, result: Result<(), Failure>) {
         if id.0 == u64::MAX {
-            // Issued again, which nobody asked for (rule T4 left out).
+            // Issued again though no client requested it (rule T4 left out).
             return;
         }
         let index = (id.0 / APART) as usize;

@@ -27,7 +27,7 @@ fn is_read(request: &IoRequest<Blocks>) -> bool {
     matches!(request, IoRequest::Read(_))
 }
 
-/// A replica with a slot that is corrupt, salvaged and told to be empty, as far as that goes without reading.
+/// A replica with a slot that is corrupt, salvaged and ordered to be empty, as far as that goes without reading.
 fn emptied(settings: Settings) -> Rig {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
@@ -48,14 +48,14 @@ fn emptied(settings: Settings) -> Rig {
 }
 
 #[test]
-fn who_is_emptied_and_dies_at_once_is_whole() {
+fn a_replica_that_is_emptied_and_dies_at_once_is_whole() {
     let mut rig = emptied(Settings { held: 0, ..SETTINGS });
     let (_, found, damage) = opened_on(&mut rig.disk).unwrap();
     assert_eq!((found.damaged, damage), (false, Vec::new()));
 }
 
 #[test]
-fn a_slot_that_was_given_up_is_written_again_also_beside_rounds_and_without_a_scrub() {
+fn a_slot_that_was_given_up_is_written_again_also_during_rounds_and_without_a_scrub() {
     let mut rig = emptied(Settings { held: 0, scrub: 0, ..SETTINGS });
     rig.append(at(9), false, data(40, 3));
     while rig.do_one(|request| !is_read(request)) {}
@@ -71,7 +71,7 @@ fn a_slot_that_was_given_up_is_written_again_also_beside_rounds_and_without_a_sc
 }
 
 #[test]
-fn a_chunk_that_is_taken_beside_an_emptying_return_is_no_damage() {
+fn a_chunk_that_is_taken_during_an_emptying_return_is_no_damage() {
     let disk = format(REPLICA, false, 256, promise(1), 12);
     let mut rig = Rig::with(disk, Settings { held: 0, spare: 2 * CHUNK, ..SETTINGS });
     rig.run();
@@ -109,7 +109,7 @@ fn a_slot_that_cannot_be_read_on_a_full_device_is_damage_that_can_be_salvaged() 
 }
 
 #[test]
-fn who_is_emptied_is_whole_again_also_if_its_slots_could_not_be_read() {
+fn an_emptied_replica_is_whole_again_also_if_its_slots_could_not_be_read() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();

@@ -1,4 +1,4 @@
-//! Maps: what a store says of blocks without reading them is what a read would find.
+//! Maps: what a store reports of blocks without reading them is what a read would find.
 
 use loadline_san_core::map::{Allocated, Held, Map};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 
 const TAG: Tag = Tag { session: 1, job: Job { slot: 4, turn: 0, part: 2 } };
 
-/// What the store says of these blocks. Nothing is read for that.
+/// What the store reports of these blocks. Nothing is read for that.
 fn mapped(rig: &mut Rig, block: u64, blocks: u32) -> Map {
     // Destaging may read, and the scrub.
     rig.run();
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_map_says_what_a_read_finds(steps in steps(), from in 0..60u64) {
+    fn a_map_reports_what_a_read_finds(steps in steps(), from in 0..60u64) {
         const BLOCKS: u64 = 64;
         let mut rig = Rig::new(BLOCKS);
         let mut sequence = 0;
@@ -125,7 +125,7 @@ proptest! {
                 }
             }
             let (held, maps) = all(&mut rig, from, BLOCKS);
-            prop_assert_eq!((held.len() as u64, maps), (BLOCKS - from, 1), "so few are told at once");
+            prop_assert_eq!((held.len() as u64, maps), (BLOCKS - from, 1), "so few are reported at once");
             let list: Vec<_> = rig.store.list().collect();
             for (block, held) in (from..).zip(held) {
                 let listed = list.iter().any(|range| range.contains(&block));
@@ -169,7 +169,7 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
 }
 
 #[test]
-fn a_large_hole_and_a_large_trim_are_told_at_once() {
+fn a_large_hole_and_a_large_trim_are_reported_at_once() {
     // Far beyond what is there: nothing of it was ever written.
     let mut rig = Rig::new(64);
     rig.write(3);

@@ -1,9 +1,9 @@
-//! What rots on a device, and what cannot be read of it.
+//! What is corrupted on a device, and what cannot be read of it.
 
 use super::*;
 
 #[test]
-fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_block() {
+fn corruption_in_an_extent_is_found_without_a_read_and_reported_block_by_block() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
@@ -36,7 +36,7 @@ fn what_rots_in_an_extent_is_found_though_nobody_reads_it_and_told_block_by_bloc
 }
 
 #[test]
-fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
+fn what_a_return_dropped_during_its_destage_is_not_reported_as_corrupt() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
@@ -58,7 +58,7 @@ fn what_a_return_has_dropped_while_it_was_destaged_is_not_told_as_corrupt() {
 }
 
 #[test]
-fn a_slot_that_rots_is_written_again_while_it_is_known() {
+fn a_corrupt_slot_is_written_again_while_its_content_is_known() {
     let mut rig = Rig::new(64);
     (0..8).for_each(|block| rig.write(block));
     rig.destage();
@@ -131,7 +131,7 @@ fn a_record_that_cannot_be_read_is_damage_if_a_later_one_covers_it() {
         let (_, found, damage) = opened_on(&mut disk).unwrap();
         assert!(found.damaged && matches!(damage[..], [Damage::Log { from: 3, to: 3, .. }]), "{damage:?}");
     }
-    // Nobody knows of the last that it was durable.
+    // No later record shows that the last one was durable.
     let mut disk = Dies { disk: rig.disk, left: 100, unreadable: [last].into() };
     let (_, found, damage) = opened_on(&mut disk).unwrap();
     assert_eq!((found.end, damage), (at(5), Vec::new()));
