@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_be_sealed_by_one_grants_nothing_to_another() {
+    fn a_replica_that_one_owner_is_to_seal_grants_nothing_to_another() {
         let mut grants = Grants::of_new_process(LENGTH, Moment(0));
         assert_eq!(grants.clone().seal(owner(1)), Moment(LENGTH));
         assert!(grants.grant(owner(1), Epoch(5), Moment(10)));
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(
             grants.seal(owner(2)),
             Moment(LENGTH),
-            "what its predecessor granted is nobody's to give back"
+            "no owner can give back what its predecessor granted"
         );
     }
 
@@ -217,7 +217,7 @@ mod tests {
     proptest! {
         // A member that another owner has sealed, and an owner that still reads: a read could miss the other's writes.
         #[test]
-        fn nobody_reads_under_a_lease_of_a_member_that_is_sealed(
+        fn no_owner_reads_under_a_lease_of_a_member_that_is_sealed(
             steps in steps(), fast_owner in any::<bool>(), phase in 0..1_000_000u64,
         ) {
             // One clock is as much faster than the other as may be, and neither began at zero.

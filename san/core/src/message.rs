@@ -102,7 +102,7 @@ impl<D> Content<D> {
             Content::Data(payload) => vec![data(&payload, 0..blocks)],
             Content::Sparse(payload, holes) => {
                 let (mut entries, mut at) = (Vec::new(), 0);
-                // Who asked for less is told of no more.
+                // A request for fewer blocks gets no holes beyond them.
                 let within = |hole: Range<u32>| hole.start.min(blocks)..hole.end.min(blocks);
                 for hole in holes.into_iter().map(within).chain(std::iter::once(blocks..blocks)) {
                     if at < hole.start {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_required_acknowledges_nothing() {
+    fn without_a_required_replica_nothing_is_acknowledged() {
         let mut pipeline = Pipeline::new();
         pipeline.follow(A);
         pipeline.issue(1);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_and_changes_nothing() {
+    fn a_report_that_cannot_be_is_an_error_and_changes_nothing() {
         let mut pipeline = Pipeline::new();
         pipeline.require([A]);
         pipeline.issue(1);

@@ -55,7 +55,8 @@ struct Request {
 }
 
 impl Request {
-    const fn nobody() -> Request {
+    /// An empty slot.
+    const fn none() -> Request {
         Request {
             blocks: 0..0,
             access: Access::Shared,
@@ -88,14 +89,14 @@ impl Exclusion {
     pub fn enter(&mut self, slot: Slot, blocks: Range<u64>, access: Access) -> bool {
         assert!(blocks.start < blocks.end, "a request touches blocks");
         if self.requests.len() <= slot as usize {
-            self.requests.resize(slot as usize + 1, Request::nobody());
+            self.requests.resize(slot as usize + 1, Request::none());
         }
         assert!(!self.requests[slot as usize].here, "slot {slot} is taken");
         let blocker =
             if self.may_overlap(&blocks) { self.conflict(self.newest, &blocks, access) } else { NONE };
         self.count(&blocks, true);
         let older = std::mem::replace(&mut self.newest, slot);
-        self.requests[slot as usize] = Request { blocks, access, here: true, older, ..Request::nobody() };
+        self.requests[slot as usize] = Request { blocks, access, here: true, older, ..Request::none() };
         if older != NONE {
             self.requests[older as usize].newer = slot;
         }
@@ -108,7 +109,7 @@ impl Exclusion {
     /// # Panics
     /// If there is none in this slot.
     pub fn leave(&mut self, slot: Slot, ready: &mut Vec<Slot>) {
-        let gone = std::mem::replace(&mut self.requests[slot as usize], Request::nobody());
+        let gone = std::mem::replace(&mut self.requests[slot as usize], Request::none());
         assert!(gone.here, "slot {slot} is empty");
         self.count(&gone.blocks, false);
         if gone.older != NONE {
@@ -227,7 +228,7 @@ mod tests {
         exclusion.leave(2, &mut ready);
         assert_eq!(ready, [1, 2]);
         assert!(exclusion.is_empty());
-        assert!(exclusion.counters.iter().all(|n| *n == 0), "nothing is counted when nobody is here");
+        assert!(exclusion.counters.iter().all(|n| *n == 0), "nothing is counted when no request is here");
     }
 
     /// What each step does: a request of some blocks, or the end of one that runs.

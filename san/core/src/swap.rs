@@ -361,8 +361,8 @@ mod tests {
         let active = taken.activated(proposal(2, 2), &[set(&[2, 3])], &[HAD]).unwrap();
         assert_eq!(active.groups[0].departed, [(ReplicaId(1), at(9)), (ReplicaId(4), at(3))].into());
         assert_eq!(active.groups[0].in_sync, set(&[2, 3]));
-        let nobody = taken.activated(proposal(2, 2), &[set(&[])], &[HAD]);
-        assert!(nobody.unwrap_err().to_string().contains("never removed"));
+        let empty = taken.activated(proposal(2, 2), &[set(&[])], &[HAD]);
+        assert!(empty.unwrap_err().to_string().contains("never removed"));
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
     proptest! {
         // Requests and answers that arrive late, twice, in any order, or never.
         #[test]
-        fn nobody_ever_believes_what_was_not_so(events in events()) {
+        fn no_process_ever_believes_in_a_record_that_was_not_committed(events in events()) {
             let first = record(&[1, 2, 3]);
             let mut history = vec![first.clone()];
             let mut processes: Vec<Swap> = (0..2).map(|_| Swap::new(first.clone()).unwrap()).collect();
@@ -430,54 +430,54 @@ mod tests {
             let mut number = 0;
             for event in events {
                 match event {
-                    Event::Propose(who) if processes[who].undecided().is_none() => {
+                    Event::Propose(at) if processes[at].undecided().is_none() => {
                         number += 1;
-                        let old = processes[who].settled().clone();
-                        let new = old.taken_over(proposal(who as u32 + 1, number), false, false);
-                        processes[who].propose(new.clone());
-                        requests.push((who, old.epoch, new));
+                        let old = processes[at].settled().clone();
+                        let new = old.taken_over(proposal(at as u32 + 1, number), false, false);
+                        processes[at].propose(new.clone());
+                        requests.push((at, old.epoch, new));
                     }
-                    Event::Again(who) => {
-                        if let Some(new) = processes[who].undecided().cloned() {
-                            requests.push((who, processes[who].settled().epoch, new));
+                    Event::Again(at) => {
+                        if let Some(new) = processes[at].undecided().cloned() {
+                            requests.push((at, processes[at].settled().epoch, new));
                         }
                     }
                     Event::Arrive(which) if !requests.is_empty() => {
-                        let (who, expected, new) = requests.remove(which.index(requests.len()));
+                        let (at, expected, new) = requests.remove(which.index(requests.len()));
                         let now = history.last().unwrap().clone();
                         let made_by = Some(new.made_by);
                         if now.epoch == expected {
                             history.push(new);
-                            answers.push((who, expected, made_by, Answer::Committed));
+                            answers.push((at, expected, made_by, Answer::Committed));
                         } else {
-                            answers.push((who, expected, made_by, Answer::Refused(now)));
+                            answers.push((at, expected, made_by, Answer::Refused(now)));
                         }
                     }
-                    Event::Read(who) => {
+                    Event::Read(at) => {
                         let now = history.last().unwrap().clone();
-                        answers.push((who, processes[who].settled().epoch, None, Answer::Refused(now)));
+                        answers.push((at, processes[at].settled().epoch, None, Answer::Refused(now)));
                     }
                     Event::Answer(which, again) if !answers.is_empty() => {
                         let index = which.index(answers.len());
-                        let (who, asked_at, made_by, answer) = answers[index].clone();
+                        let (at, asked_at, made_by, answer) = answers[index].clone();
                         if !again {
                             answers.remove(index);
                         }
                         let outcome = match (made_by, answer) {
-                            (Some(made_by), answer) => processes[who].answered(&made_by, answer, asked_at),
-                            (None, Answer::Refused(now)) => processes[who].seen(now, asked_at),
-                            (None, Answer::Committed) => unreachable!("nobody proposed"),
+                            (Some(made_by), answer) => processes[at].answered(&made_by, answer, asked_at),
+                            (None, Answer::Refused(now)) => processes[at].seen(now, asked_at),
+                            (None, Answer::Committed) => unreachable!("a read proposes nothing"),
                         };
                         prop_assert!(outcome.is_ok(), "this store never goes back: {:?}", outcome);
                     }
                     Event::Propose(_) | Event::Arrive(_) | Event::Answer(..) => {}
                 }
-                for (who, swap) in (1..).zip(&processes) {
+                for (node, swap) in (1..).zip(&processes) {
                     let settled = swap.settled();
                     prop_assert!(history.contains(settled), "it believes in a record that never was");
                     let now = history.last().unwrap();
-                    // If nobody else changed it since, the record is one of the two that it reckons with.
-                    let theirs = |r: &Record| r.epoch > settled.epoch && r.made_by.by.node != NodeId(who);
+                    // If no other process changed it since, the record is one of the two that this process expects.
+                    let theirs = |r: &Record| r.epoch > settled.epoch && r.made_by.by.node != NodeId(node);
                     let others = history.iter().any(theirs);
                     prop_assert!(others || now == settled || swap.undecided() == Some(now));
                 }

@@ -1,4 +1,4 @@
-//! What is sent at once is bounded, and a full device is told to the requests that need room.
+//! What is sent at once is bounded, and requests that need room fail when a device is full.
 
 mod serving;
 

@@ -1,4 +1,4 @@
-//! What cannot be meant, or cannot be: it is said, and nothing changes.
+//! Input that cannot be meant, or cannot occur: it is reported as an error, and nothing changes.
 
 mod serving;
 
@@ -108,9 +108,9 @@ fn a_message_for_another_volume_or_replica_is_an_error_that_says_so() {
 }
 
 #[test]
-fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
+fn a_message_from_below_the_promise_is_refused_with_the_promise() {
     let mut bench = Bench::new();
-    // It tells the highest epoch of the owner that it follows.
+    // The refusal carries the highest epoch of the owner that the replica follows.
     let refused = ToOwner::Refused(Promise { epoch: Epoch(4), owner: owner(1) });
     for message in [hello(), seal(false), entry(3)] {
         assert_eq!(
@@ -118,7 +118,7 @@ fn what_comes_from_below_the_promise_is_refused_and_told_the_promise() {
             Some(refused.clone()),
             "an old epoch"
         );
-        assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "somebody else's");
+        assert_eq!(bench.answer(from(owner(2), 3, 9), message), Some(refused.clone()), "another owner's");
         assert_eq!(
             bench.answer(from(owner(2), 4, 9), seal(false)),
             Some(refused.clone()),
@@ -153,7 +153,7 @@ fn a_replica_of_another_history_opens_no_session_and_promises_nothing() {
     assert!(matches!(bench.answer(from(owner(3), 9, 9), same), Some(ToOwner::Welcome(_))));
 }
 
-/// What an owner of another history has sent may arrive late, and its numbers say nothing of those of another owner.
+/// A message from an owner of another history may arrive late, and its numbers do not relate to those of another owner.
 #[test]
 fn a_late_greeting_of_another_owner_at_the_same_epoch_does_not_shut_an_owner_out() {
     let mut bench = Bench::new();
@@ -306,7 +306,7 @@ fn what_a_former_session_says_or_is_meant_for_a_former_process_is_not_taken() {
 }
 
 #[test]
-fn nobody_is_followed_who_has_not_sealed_it() {
+fn a_replica_follows_no_owner_that_has_not_sealed_it() {
     let mut bench = Bench::new();
     assert!(matches!(bench.answer(from(owner(2), 6, 1), hello()), Some(ToOwner::Welcome(_))));
     let refused = bench.answer(from(owner(2), 6, 1), entry(3));
@@ -364,7 +364,7 @@ fn a_damaged_replica_takes_nothing_but_the_order_to_be_emptied() {
         let refused = bench.answer(below, hello());
         assert!(matches!(refused, Some(ToOwner::Refused(_))), "{refused:?}");
     }
-    assert_eq!(bench.replica.promise().owner, owner(1), "it follows whom it followed");
+    assert_eq!(bench.replica.promise().owner, owner(1), "it follows the owner that it followed");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn an_order_to_return_promises_before_it_drops() {
 }
 
 #[test]
-fn nothing_is_proposed_while_a_member_follows_somebody_above_the_record() {
+fn nothing_is_proposed_while_a_member_follows_an_owner_above_the_record() {
     let (mut volume, mut out) = asking();
     let promise = Promise { epoch: Epoch(10), owner: owner(2) };
     volume.step(NOW, Event::Message(said(0), ToOwner::Probed { promise, quiet_ns: 0 }), &mut out);
@@ -433,7 +433,7 @@ fn a_store_that_went_back_in_time_stops_the_volume_and_says_why() {
     assert_eq!(
         out,
         [Action::ReadRecord { asked_at: Epoch(9) }],
-        "it only looks whether a person has decided"
+        "it only checks whether a person has decided"
     );
     let still = Record { epoch: Epoch(7), ..record() };
     volume.step(NOW, Event::Seen(still, Epoch(9)), &mut out);
@@ -466,7 +466,7 @@ fn a_recovery_that_is_ordered_again_goes_above_what_was_known_before_the_first()
 }
 
 #[test]
-fn nobody_is_let_in_while_the_volume_is_blocked() {
+fn no_client_is_let_in_while_the_volume_is_blocked() {
     let (mut volume, mut out) = claiming();
     let id = ProposalId { by: owner(1), number: 1 };
     let older = Record { epoch: Epoch(5), ..record() };

@@ -23,7 +23,7 @@ fn ticks(driven: &mut Driven) -> (u64, Duration) {
     (allocated, spent / 16)
 }
 
-/// Copies that have left the sets are no reason to look at their groups in each tick, or to copy the record: the time of a tick
+/// Copies that have left the sets are no reason to check their groups in each tick, or to copy the record: the time of a tick
 /// would grow with the square of the groups. `-- --nocapture` prints how long it takes.
 #[test]
 fn a_tick_allocates_nothing_while_a_copy_of_each_group_is_away() {

@@ -1,4 +1,4 @@
-//! What blocks hold, told from what a replica knows: when it is asked, what is taken for an answer, and when a client gets it.
+//! Maps: what blocks hold, reported from what a replica knows: when a replica is asked, which answer counts, and when a client gets it.
 
 mod serving;
 
@@ -56,7 +56,7 @@ fn a_client_is_told_what_a_replica_knows_while_leases_are_held() {
     out.clear();
     volume.step(NOW, Event::Message(said(1), alive), &mut out);
     assert_eq!(out, [Action::Complete(RequestId(1), Ok(()))]);
-    // A second answer to the same question is for nobody.
+    // A second answer to the same request is dropped.
     answer(&mut volume, job, map(&[], 23), &mut out);
     assert_eq!(out, []);
 }

@@ -77,9 +77,9 @@ fn an_owner_that_reaches_no_copy_steps_down_for_a_node_that_runs_and_has_one() {
         driven.reach.insert(NodeId(3), [NodeId(2)].into());
         driven.pass(4 * LEASE);
         assert_eq!(driven.volume.status(), Status::Watching, "of {of:?}");
-        assert_eq!(driven.members(), of, "nobody is excluded");
+        assert_eq!(driven.members(), of, "no member is excluded");
     }
-    // If nobody answers, it waits for whoever comes first.
+    // If no node answers, the owner waits for the first that does.
     let mut driven = Driven::active(record(1, &[2]));
     driven.silent.insert(NodeId(2));
     driven.pass(8 * LEASE);

@@ -43,7 +43,7 @@ pub(crate) struct Instant {
 impl Instant {
     /// A volume of so many copies and stripes, active.
     pub(crate) fn new(copies: u64, stripes: u32) -> Instant {
-        let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+        let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
         let layout = Layout::new(stripes, 256, BLOCKS).expect("within bounds");
         let mut homes = BTreeMap::new();
         let groups = (0..u64::from(stripes)).map(|group| {
@@ -54,8 +54,8 @@ impl Instant {
         let groups = groups.collect();
         let record = Record {
             epoch: Epoch(1),
-            made_by: ProposalId { by: nobody, number: 0 },
-            owner: nobody,
+            made_by: ProposalId { by: no_owner, number: 0 },
+            owner: no_owner,
             state: RecordState::TakingOver,
             attachment: 0,
             fence: 0,
@@ -69,7 +69,7 @@ impl Instant {
         };
         let now = Moment(1);
         let found = DurableState {
-            promise: Promise { epoch: Epoch(0), owner: nobody },
+            promise: Promise { epoch: Epoch(0), owner: no_owner },
             commit_point: Position::START,
             epoch: Epoch(0),
             end: Position::START,
@@ -157,7 +157,7 @@ impl Instant {
                 Action::Fill { .. } | Action::Map { .. } => {}
                 Action::Attached => continue,
                 Action::Merge { .. } | Action::Detached | Action::Done(_) => {
-                    unreachable!("nobody asks for that")
+                    unreachable!("no request needs that")
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Instant {
                     Command::Return { .. } | Command::Discard { .. } => Completion::Listed(Vec::new()),
                     Command::CommitPoint { .. } | Command::ForgetTombstones(_) | Command::Joined => continue,
                     Command::Fetch { .. } | Command::Changed { .. } | Command::Salvage => {
-                        unreachable!("nobody comes back, and nothing is damaged")
+                        unreachable!("no replica returns, and nothing is damaged")
                     }
                 },
             };

@@ -72,7 +72,7 @@ impl Replica {
                 Pending::Sequenced(position) if position.ownership == self.received.ownership => {
                     self.durable = position.sequence;
                 }
-                // Of the ownership before: nobody asks any more.
+                // An entry of the ownership before: no owner waits for it any more.
                 Pending::Sequenced(_) => {}
                 Pending::OutOfBand { key, number } => {
                     if let Some(now) = self.session.as_mut().filter(|s| s.key == key) {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_below_the_highest_mark_has_lost_something() {
+    fn a_member_that_ends_below_the_highest_commit_point_has_lost_something() {
         let merged =
             merge(&[(A, report(6, 6, &[])), (B, report(4, 5, &[(5, 0..1)]))].into(), Position::START);
         assert_eq!((merged.members, merged.damaged, merged.winners), (vec![A], vec![B], vec![]));

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_most_members_has_longer_to_answer() {
+    fn nodes_that_together_hold_most_members_have_longer_to_answer() {
         let mut silence = Silence::new(NodeId(1));
         let mut asked = |now, all: &[u32], silent: &[u32]| {
             let members = members(all, silent, 0);

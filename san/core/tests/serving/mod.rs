@@ -51,7 +51,7 @@ pub(crate) fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
     (volume, out)
 }
 
-/// What a replica says to node 1, in a session of this number.
+/// The header of a message from a replica to node 1, in a session of this number.
 pub(crate) fn said(session: u64) -> FromReplica {
     FromReplica { volume: VOLUME, replica: REPLICA, process: Incarnation(5), owner: owner(1), session }
 }
@@ -83,7 +83,7 @@ pub(crate) fn claiming_of(record: Record) -> (Volume<u8>, Vec<Action<u8>>) {
     (volume, out)
 }
 
-/// A volume at node 1 that serves: its one member has said what it has, and has the opening entry.
+/// A volume at node 1 that serves: its one member has reported what it has, and has the opening entry.
 pub(crate) fn serving() -> (Volume<u8>, Vec<Action<u8>>) {
     serving_of(record())
 }

@@ -136,7 +136,7 @@ impl<D: Clone> Active<D> {
                 self.sessions[at].greet(c, now, SessionState::Greeting, out);
             }
         }
-        // Without it, nobody waits for it any more.
+        // From here on no request waits for the replica.
         self.follow_record(c, now, out);
     }
 
@@ -277,7 +277,7 @@ impl<D: Clone> Active<D> {
     ) {
         if let Some(returning) = self.returning.get_mut(&replica) {
             let (blocks, since) = returning.unreadable.get_or_insert_with(|| (RangeSet::default(), now));
-            // What is corrupted behind the volume's end, in its last extent, would never be mended, and nobody reads it.
+            // What is corrupted behind the volume's end, in its last extent, would never be mended, and is never read.
             let record = c.record().expect("it owns the volume");
             let end = record.layout.blocks_in(piece.group, record.blocks);
             blocks.insert(piece.block..(piece.block + piece.blocks).min(end));

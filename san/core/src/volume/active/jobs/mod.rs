@@ -326,7 +326,7 @@ impl<D: Clone> Active<D> {
         let job = &mut self.jobs.slots[slot as usize];
         self.jobs.clients -= usize::from(matches!(job.work, Work::Client(_)));
         job.work = Work::Nothing;
-        // Answers on the way are for nobody.
+        // Answers that are still in flight are dropped.
         job.turn = job.turn.wrapping_add(1);
         self.jobs.free.push(slot);
     }
@@ -561,7 +561,7 @@ impl<D: Clone> Active<D> {
         let group = session.group;
         let is_mended = |job: &JobState<D>| matches!(job.work, Work::Mend { .. });
         let busy = self.jobs.slots.iter().filter(|job| is_mended(job)).count();
-        // Who returns gets what is newest anyway. What is left out here is found again.
+        // A replica that returns gets the newest data anyway. Corruption that is not mended here is found again.
         let is_member = self.groups[group.0 as usize].readable.contains(&at);
         if !is_member || busy >= MENDS || block >= record.layout.blocks_in(group, record.blocks) {
             return;

@@ -193,7 +193,7 @@ impl<D: Clone> Active<D> {
         match content {
             Ok(content) => {
                 part.done = true;
-                // Who reads needs not know what is behind zeroes; a copy is to take no more room than what it is made of.
+                // A reader does not need to know how zeroes are stored; a copy must take no more room than its source.
                 let copies = matches!(job.work, Work::Copy { .. });
                 part.content = Some(if copies { content } else { content.filled() });
                 job.pending -= 1;
@@ -290,7 +290,7 @@ impl<D: Clone> Active<D> {
         let part = &job.parts[index];
         if part.piece.blocks == 1 {
             match job.work {
-                // It stays on the list: its return does not end before somebody mends it.
+                // It stays on the list: its return does not end before the block is mended.
                 Work::Copy { to, piece } => {
                     self.free(slot);
                     self.not_copied(c, now, to, piece);
