@@ -84,8 +84,8 @@ fn drive(store: &mut Store<Blocks>, driver: &mut Direct, appended: u64) {
         for action in std::mem::take(&mut actions) {
             match action {
                 Action::Submit(token, request) => store.done(token, driver.carry_out(request), &mut actions),
-                Action::Tell(Completion::Appended(through)) => completed = through,
-                Action::Tell(other) => panic!("{other:?}"),
+                Action::Complete(Completion::Appended(through)) => completed = through,
+                Action::Complete(other) => panic!("{other:?}"),
             }
         }
         store.run(&mut actions);

@@ -89,7 +89,7 @@ impl Rig {
                         let done = self.direct.carry_out(request);
                         self.store.done(token, done, &mut actions);
                     }
-                    Action::Tell(completion) => self.completions.push(completion),
+                    Action::Complete(completion) => self.completions.push(completion),
                 }
             }
         }
@@ -163,7 +163,7 @@ fn what_another_cluster_or_a_newer_program_has_written_is_left_as_it_is() {
     let mut before = Sector::zeroes(64);
     devices.read(Area::Log, 0, &mut before).unwrap();
     let refused = Space::load(&mut devices, Area::Log, Some(ClusterId(78))).unwrap_err();
-    assert!(matches!(refused, SpaceError::OtherCluster { said: 77, ours: 78 }), "{refused}");
+    assert!(matches!(refused, SpaceError::OtherCluster { found: 77, ours: 78 }), "{refused}");
     let superblock = Superblock::fit(CLUSTER, DEVICE, bytes, CHUNK, EXTENT).unwrap();
     let refused = Space::format(&mut devices, Area::Log, superblock, false).unwrap_err();
     assert!(matches!(refused, SpaceError::NotEmpty), "{refused}");

@@ -2,7 +2,7 @@
 //! and return.
 //!
 //! The rules are those of `docs/explanation/san-rules.md`. A search goes through every order of every step that the
-//! bounds allow, and looks in each state for what must never happen. Then it does so again with one rule left
+//! bounds allow, and checks each state for what must never happen. Then it does so again with one rule left
 //! out ([`Rule`]), and something must break: so the rule is needed, and the model is fine enough to see it.
 //!
 //! | module | idea |
@@ -54,10 +54,10 @@
 //!   that does not happen is a message that is lost or late. A deposed owner that does not know goes on
 //!   sending what it has. What a process sent before it died, or before its last swap, arrives at once or
 //!   never: later it would be refused, or do what it does at once.
-//! - **An owner hears an answer at once**, and acknowledges in a step of its own, which may come as late as
-//!   it likes.
-//! - **An owner learns what became of its swap by a look at the store.** So each answer of the store may be
-//!   late or lost, and a proposal may commit after its owner died.
+//! - **An owner receives an answer at once**, and acknowledges in a step of its own, which may come at any later
+//!   moment.
+//! - **An owner reads the outcome of its swap from the store.** So each answer of the store may be late or lost, and
+//!   a proposal may commit after its owner died.
 //! - **Time is order.** Leases are granted together and run out together, at any moment; a member under a
 //!   lease is promised to another, and does not report. That a grant may travel for long is only to be seen
 //!   in the mutant of L1.
@@ -69,8 +69,8 @@
 //!
 //! - R4 to R7: the devices of the model lose and corrupt nothing. Of R3 only that there is a stamp: a trim is a
 //!   write.
-//! - That only entries above the *highest* commit point are merged. Where no member is damaged, whoever reports an
-//!   entry reports those too that have overwritten it, and nothing breaks.
+//! - That only entries above the *highest* commit point are merged. Where no member is damaged, a member
+//!   that reports an entry also reports those that have overwritten it, and nothing breaks.
 //! - Requests of several blocks or groups, a person's force, a store that went back in time, and all that is
 //!   about waiting: that something happens at last.
 //!

@@ -43,7 +43,7 @@ impl Protocol {
         for replica in 0..self.bounds.replicas {
             actions.extend([
                 Action::Append(node, replica),
-                Action::TellCommitPoint(node, replica),
+                Action::SendCommitPoint(node, replica),
                 Action::Remove(node, replica),
                 Action::OpenSession(node, replica),
             ]);
@@ -122,7 +122,7 @@ impl Model for Protocol {
             Action::Write(node, block) => self.write(state, node, block),
             Action::Append(node, replica) => self.append(state, node, replica),
             Action::Acknowledge(node) => self.acknowledge(state, node),
-            Action::TellCommitPoint(node, replica) => self.send_commit_point(state, node, replica),
+            Action::SendCommitPoint(node, replica) => self.send_commit_point(state, node, replica),
             Action::Remove(node, replica) => self.remove(state, node, replica),
             Action::Commit(which) => self.commit(state, which),
             Action::ReadRecord(node) => self.read_record(state, node),

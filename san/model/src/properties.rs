@@ -9,10 +9,10 @@ use crate::state::{BLOCKS, Flaw, Phase, State};
 pub const TAKEN_OVER: &str = "reached: a takeover is complete";
 
 /// A write that was acknowledged without the departed replica.
-pub const LEFT_BEHIND: &str = "reached: a write acknowledged without who departed";
+pub const LEFT_BEHIND: &str = "reached: a write acknowledged without the departed replica";
 
 /// The returned replica is the only survivor.
-pub const SURVIVOR_RETURNED: &str = "reached: who returned is the only survivor";
+pub const SURVIVOR_RETURNED: &str = "reached: the returned replica is the only survivor";
 
 /// A takeover within a takeover.
 pub const NESTED: &str = "reached: a takeover within a takeover";

@@ -23,7 +23,7 @@ pub struct Bounds {
 pub struct Protocol {
     /// The size of the model.
     pub bounds: Bounds,
-    /// What it does without.
+    /// The rule that is left out.
     pub left_out: Option<Rule>,
 }
 
@@ -37,8 +37,8 @@ pub enum Action {
     Append(usize, usize),
     /// The owner acknowledges its oldest entry.
     Acknowledge(usize),
-    /// A replica hears the commit point of the owner.
-    TellCommitPoint(usize, usize),
+    /// A replica receives the commit point of the owner.
+    SendCommitPoint(usize, usize),
     /// The owner proposes a set without this member.
     Remove(usize, usize),
     /// The proposal of this place in the queue commits. Its proposer does not know yet.

@@ -13,7 +13,7 @@ impl Protocol {
     /// All that the commit point allows goes from the log to the extents, and the log is freed.
     pub(crate) fn destage(&self, state: &State, which: usize) -> Option<State> {
         let replica = &state.replicas[which];
-        // Only a return looks at stamps; without one there is nothing to see.
+        // Only a return reads stamps; without a return they have no effect.
         if self.bounds.left.returns == 0 && !self.without(Rule::R1) {
             return None;
         }
@@ -35,7 +35,7 @@ impl Protocol {
         Some(next)
     }
 
-    /// A node dies and starts. A node that does not start again is one of which nothing is heard any more.
+    /// A node dies and starts. A node that does not start again sends nothing any more.
     pub(crate) fn crash(&self, state: &State, node: usize) -> Option<State> {
         if state.left.crashes == 0 {
             return None;
@@ -43,7 +43,7 @@ impl Protocol {
         let mut next = state.clone();
         next.left.crashes -= 1;
         let replica = &mut next.replicas[node];
-        // A commit point that is lost would be as one that was never heard; so it is kept.
+        // A lost commit point has the effect of one that never arrived; so it is kept.
         let stored = if self.without(Rule::R8) { 0 } else { replica.commit_point_epoch };
         replica.epoch = replica.promise.max(stored);
         if self.without(Rule::L3) {

@@ -1,4 +1,4 @@
-//! Runs a search, and says what it found.
+//! Runs a search, and reports what it found.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub fn check(bounds: Bounds, left_out: Option<Rule>) -> SearchResult {
     let begun = Instant::now();
     let mut search = Protocol { bounds, left_out }.checker().finish_when(HasDiscoveries::AnyFailures);
     if let Some(steps) = bounds.depth {
-        // The checker counts the beginning, too, and does not look at the last states that it makes.
+        // The checker counts the beginning, too, and does not check the last states that it makes.
         search = search.target_max_depth(steps + 2);
     }
     let search = search.spawn_bfs().join();

@@ -37,8 +37,8 @@ impl Protocol {
         Some(next)
     }
 
-    /// The next entry that a replica lacks is appended, if the replica takes it, and the owner hears of it at
-    /// once: to acknowledge is a step of its own, so an answer that is late makes no difference.
+    /// The next entry that a replica lacks is appended, if the replica takes it, and the owner receives its
+    /// answer at once: to acknowledge is a step of its own, so a late answer makes no difference.
     pub(crate) fn append(&self, state: &State, node: usize, target: usize) -> Option<State> {
         let owner = &state.owners[node];
         let replica = &state.replicas[target];
@@ -91,7 +91,7 @@ impl Protocol {
         })
     }
 
-    /// A replica hears the commit point, with a message of the owner's epoch (W2).
+    /// A replica receives the commit point, with a message of the owner's epoch (W2).
     pub(crate) fn send_commit_point(&self, state: &State, node: usize, target: usize) -> Option<State> {
         let owner = &state.owners[node];
         let replica = &state.replicas[target];
@@ -120,7 +120,7 @@ impl Protocol {
         })
     }
 
-    /// The members whose leases a read needs: all but the one beside the owner, which can be looked at.
+    /// The members whose leases a read needs: all but the one on the owner's node, which the owner reads directly.
     fn lenders(&self, owner: &Owner, node: usize) -> Set {
         self.required(owner).without(node)
     }

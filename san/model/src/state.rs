@@ -131,7 +131,7 @@ pub struct Replica {
     pub epoch: u8,
     /// What is acknowledged up to here.
     pub commit_point: Position,
-    /// The epoch that the commit point came with, stored beside it (R8).
+    /// The epoch that the commit point came with, stored with it (R8).
     pub commit_point_epoch: u8,
     /// The ownership that its log is in.
     pub ownership: u8,
@@ -217,7 +217,7 @@ pub struct Owner {
     pub ownership: u8,
     /// The last number that it gave.
     pub issued: u8,
-    /// What it has acknowledged up to here: the commit point that it tells. Its epoch is 0 until the opening entry is
+    /// What it has acknowledged up to here: the commit point that it sends. Its epoch is 0 until the opening entry is
     /// acknowledged.
     pub acked: Position,
     /// The entries that are not acknowledged, or that the target of the session does not have.

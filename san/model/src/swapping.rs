@@ -85,7 +85,7 @@ impl Protocol {
             }
             ours.trim();
         } else {
-            // Somebody else's: it owns nothing any more, and drops what it had not finished (T4).
+            // Another owner's record: this process owns nothing any more, and drops what it had not finished (T4).
             let unfinished = owner.unacknowledged().find(|entry| entry.value > 0).copied();
             let unfinished = unfinished.filter(|_| self.without(Rule::T4));
             next.owners[node] = Owner { unfinished, ..Owner::default() };

@@ -48,8 +48,8 @@ impl Protocol {
         Some(next)
     }
 
-    /// A member makes durable what the merge found, and says so. The first one ends the merge: who reports
-    /// later is left out (T1).
+    /// A member makes durable what the merge found, and reports that. The first report ends the merge: a member that
+    /// reports later is excluded (T1).
     pub(crate) fn equalize(&self, state: &State, node: usize, member: usize) -> Option<State> {
         let owner = &state.owners[node];
         let possible = owner.reported.has(member)

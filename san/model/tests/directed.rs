@@ -4,7 +4,7 @@ use loadline_san_model::protocol::Action::*;
 use loadline_san_model::{Action, Bounds, Left, Protocol, Rule};
 use stateright::Model;
 
-/// Takes these steps. Says which one was not possible, or which property was broken at the end.
+/// Takes these steps. Returns which one was not possible, or which property was broken at the end.
 fn walk(bounds: Bounds, left_out: Option<Rule>, way: &[Action]) -> Result<Vec<&'static str>, Action> {
     let protocol = Protocol { bounds, left_out };
     let mut state = protocol.init_states().remove(0);

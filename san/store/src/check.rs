@@ -34,7 +34,7 @@ impl<D: Disk> Disk for ReadOnly<D> {
     }
 }
 
-/// A record of the log, to look at.
+/// A record of the log, as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Logged {
     /// The number of the record.
@@ -55,7 +55,7 @@ pub struct Logged {
     pub blocks: u32,
 }
 
-/// An extent that the device has, to look at.
+/// An extent that the device has, as it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Which of the group.
@@ -132,7 +132,8 @@ impl<D: Data> Store<D> {
         })
     }
 
-    /// Reads all blocks of all extents, and tells of each extent how many are done, of how many. Stops if that says so.
+    /// Reads all blocks of all extents. Calls `go_on` after each extent with how many are done, of how many, and stops when it
+    /// returns false.
     pub fn check(
         &self,
         disk: &mut impl Disk,

@@ -150,8 +150,8 @@ impl Extents {
         (place != NONE).then_some(place)
     }
 
-    /// Extents from this one on, up to the one that is returned, have no place. It is this one itself unless none of those beside
-    /// it has a place: it is only looked at what is said of many at once.
+    /// Extents from this one on, up to the one that is returned, have no place. The result may be this extent itself although it has
+    /// no place: only whole pages of the table are checked.
     pub(crate) fn absent_from(&self, extent: u64) -> u64 {
         let page = usize::try_from(extent).ok().map(|extent| extent / PAGE);
         match page.and_then(|page| Some((page, self.map.get(page)?))) {
@@ -277,8 +277,8 @@ impl Extents {
         self.sort_free();
     }
 
-    /// What a block's slot says: its state, and the checksum if it has data, and its place. Nothing if the extent is not
-    /// there.
+    /// What a block's slot holds: the place, the state, and the checksum, which counts if the state is data. None if the extent is
+    /// not there.
     pub(crate) fn block(&self, block: u64) -> Option<(Place, BlockState, u32)> {
         let (extent, within) = self.locate(block);
         let place = self.place(extent)?;
@@ -286,8 +286,8 @@ impl Extents {
         Some((place, slot.state(within), slot.checksums[within as usize]))
     }
 
-    /// Extents from this one on, at most so many of the group looked at, that the device has, with their stamps. Where to
-    /// look on.
+    /// Extents from this one on, at most so many of the group scanned, that the device has, with their stamps. Also returns
+    /// where to continue.
     pub(crate) fn stored_from(
         &self,
         from: u64,

@@ -168,12 +168,12 @@ pub enum IoFault {
         area: Area,
         /// Where, in bytes.
         at: u64,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// It ended before. It was as long when it was opened.
     #[error(
-        "{area:?} device: it ends at byte {at}, and was longer when it was opened: somebody has made it shorter"
+        "{area:?} device: it ends at byte {at}, and was longer when it was opened: it was made shorter since"
     )]
     Short {
         /// The device that is too short.

@@ -4,7 +4,7 @@
 //! extent ─▶ its slot, if it has a place ─▶ trims and zeroes in the log ─▶ data in the log, if newer ─▶ what is doubtful: data
 //! ```
 //!
-//! What a map says of a block is what a read would find, the log counted in (rule R10). Blocks that are to be copied here, and those
+//! What a map reports of a block is what a read would find, the log counted in (rule R10). Blocks that are to be copied here, and those
 //! that did not match their checksums, count as data: then they are not taken for zeroes.
 
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl<D: Data> Store<D> {
         self.meta.list().within(blocks.clone()).chain(self.corrupt_blocks.within(blocks.clone()))
     }
 
-    /// Describes blocks of one extent. Returns how much was scanned beside the extent itself.
+    /// Describes blocks of one extent. Returns how much was scanned besides the extent itself.
     fn scan(&self, blocks: Range<u64>, map: &mut Map) -> u64 {
         let (extent, first) = self.extents.locate(blocks.start);
         let found = self.extents.place(extent).map(|place| self.extents.at(place));
@@ -91,7 +91,7 @@ impl<D: Data> Store<D> {
         let at =
             |range: &Range<u64>| (range.start - blocks.start) as usize..(range.end - blocks.start) as usize;
         if !left_out(Rule::R10) {
-            // Of each block the number of the record that says what is there now; numbers begin with 1.
+            // Of each block the number of the record that has its newest change; numbers begin with 1.
             let mut newest = [0; EXTENT];
             if self.index.has_others() {
                 for (range, number) in self.index.others(&blocks) {

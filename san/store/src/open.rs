@@ -79,10 +79,10 @@ pub enum OpenError {
         why: String,
     },
     /// The page is another's.
-    #[error("{ours:?} is looked for, and its place on the device has {said:?}")]
+    #[error("{ours:?} is expected, and its place on the device has {found:?}")]
     Other {
-        /// What it says.
-        said: Identity,
+        /// The identity on the device.
+        found: Identity,
         /// Which was expected.
         ours: Identity,
     },
@@ -98,13 +98,13 @@ pub enum OpenError {
     },
     /// The other device is not its own.
     #[error(
-        "the extents of {replica} are on device {said}, and this is {is}: use the device that it was made on"
+        "the extents of {replica} are on device {found}, and this is {is}: use the device that it was made on"
     )]
     OtherCapacity {
         /// The replica that was to be opened.
         replica: ReplicaId,
         /// Which device it names.
-        said: DeviceId,
+        found: DeviceId,
         /// Which this is.
         is: DeviceId,
     },
@@ -169,8 +169,8 @@ pub fn create(
     Ok(taken?)
 }
 
-/// The key with which a replica was made that is on this device. None if it is not whole: its making was cut short, and nobody
-/// has used it.
+/// The key with which a replica was made that is on this device. None if it is not whole: its making was cut short, and it
+/// was never used.
 pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<Option<u64>, OpenError> {
     let Some((start, bytes)) = log.log_of(replica) else { return Ok(None) };
     match ReplicaMeta::load(disk, Places::new(start, bytes)) {
@@ -243,7 +243,7 @@ pub enum Damage {
 
 /// Finds a replica again. Its devices are opened before, and no other process has them open.
 ///
-/// What it finds damaged it opens too, and says why: nothing is done with it but to salvage it.
+/// A damaged replica is opened too, with the reasons: it can only be salvaged or emptied.
 pub fn open<D: Data>(
     disk: &mut impl Disk,
     log: &Arc<Mutex<Space>>,
@@ -273,7 +273,7 @@ pub fn open_read_only<D: Data>(
     replica: ReplicaId,
     settings: Settings,
 ) -> Result<(Store<D>, DurableState, Vec<Damage>), OpenError> {
-    let found = log.lock().expect("nobody panics with it").log_of(replica);
+    let found = log.lock().expect("no holder panics").log_of(replica);
     let (start, bytes) = found.ok_or(OpenError::Unknown(replica))?;
     let places = Places::new(start, bytes);
     let mut damage = Vec::new();
@@ -285,15 +285,15 @@ pub fn open_read_only<D: Data>(
     let state = &meta.state;
     let id = Identity { volume: state.volume, group: state.group, replica: state.replica };
     if id.replica != replica {
-        return Err(OpenError::Other { said: id, ours: Identity { replica, ..id } });
+        return Err(OpenError::Other { found: id, ours: Identity { replica, ..id } });
     }
     if state.tail.at >= places.ring {
         let why = format!("its log begins at byte {} of a ring of {}", state.tail.at, places.ring);
         return Err(OpenError::Lost { replica, why });
     }
-    let is = capacity.lock().expect("nobody panics with it").device();
+    let is = capacity.lock().expect("no holder panics").device();
     if state.capacity != is {
-        return Err(OpenError::OtherCapacity { replica, said: state.capacity, is });
+        return Err(OpenError::OtherCapacity { replica, found: state.capacity, is });
     }
     let extents = load_extents(disk, capacity, replica, state.content, &mut damage)?;
     let known = Known {
@@ -326,7 +326,7 @@ fn load_extents(
     content: u64,
     damage: &mut Vec<Damage>,
 ) -> Result<Extents, OpenError> {
-    let space = capacity.lock().expect("nobody panics with it");
+    let space = capacity.lock().expect("no holder panics");
     let device = *space.superblock();
     let mut extents = Extents::new(device);
     for chunk in space.extents_of(replica) {
@@ -363,7 +363,7 @@ impl<D: Data> Store<D> {
         for (_, record) in needs {
             let missing = self.extents.missing(record.range());
             if missing > self.extents.free() {
-                // It had one whose slot cannot be read, and is damaged: a person who goes on with it gives that up.
+                // It had one whose slot cannot be read, and is damaged: a person who continues with the replica gives that up.
                 let most = missing - self.extents.free();
                 let corrupt = self.extents.give_up_corrupt(most);
                 self.scrub.write_again(corrupt, self.extents.per_chunk());
@@ -377,7 +377,7 @@ impl<D: Data> Store<D> {
         Ok(())
     }
 
-    /// What it tells from now on is of a new generation.
+    /// All that the store reports from now on is of a new generation.
     pub(crate) fn begin_generation(&mut self) {
         let state = &mut self.meta.state;
         state.generation += 1;

@@ -1,12 +1,12 @@
-//! What a replica keeps of itself: its page, twice, and what lies beside it.
+//! What a replica keeps of itself: its page, twice, and its side pages (lists that do not fit in the page).
 //!
 //! ```text
-//! log chunks │ page │ page again │ beside, even │ beside, odd │ ring … │
+//! log chunks │ page │ page again │ side, even │ side, odd │ ring … │
 //! ```
 //!
-//! A change is made in memory, and written some time later, with all others until then: first what lies beside, to the
-//! half that does not count, then one page, then the other. When both are durable the change is. So a page that was torn,
-//! or one that is corrupted, takes nothing with it that was told.
+//! A change is made in memory, and written some time later, with all others until then: first the side pages, to the
+//! half that does not count, then one page, then the other. When both are durable the change is. So a page that is torn
+//! or corrupt loses nothing that was reported.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ use crate::io::{Area, Disk, IoFault, Part, Sector, Writing, read_what_can_be};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Places {
     start: u64,
-    /// Bytes of one half of what lies beside the page.
+    /// Bytes of one half of the side pages.
     half: u64,
     /// Where the ring begins, and how long it is.
     pub(crate) ring_at: u64,
@@ -51,7 +51,7 @@ impl Places {
         self.start + 2 * PAGE as u64 + version % 2 * self.half
     }
 
-    /// How many ranges, and tombstones, may lie beside: some of each.
+    /// How many ranges, and tombstones, the side pages may hold: some of each.
     fn most(&self) -> (usize, usize) {
         let of = |bytes: u64, most: u32| ((self.half / 2 / bytes) as usize).min(most as usize);
         (of(16, MOST_LISTED), of(24, MOST_TOMBSTONES))
@@ -179,7 +179,7 @@ impl ReplicaMeta {
         if bytes > self.places.half {
             let got = self.places.half as usize;
             return Ok(Some(DiskFault::Short {
-                what: "what lies beside the page of a replica",
+                what: "the side pages of a replica",
                 needed: bytes as usize,
                 got,
             }));
@@ -259,7 +259,7 @@ impl ReplicaMeta {
         gone.into_iter().for_each(|range| self.tombstones.remove(range));
     }
 
-    /// Everything beside the page is forgotten.
+    /// Everything in the side pages is forgotten.
     pub(crate) fn clear_side(&mut self) {
         // Also if it is empty here: what is on the device may be unreadable.
         self.side_changed = true;
@@ -278,7 +278,7 @@ impl ReplicaMeta {
         self.durable >= change
     }
 
-    /// The next write, if there is one to be made. [`wrote`](Self::wrote) tells that it is durable.
+    /// The next write, if there is one to be made. [`wrote`](Self::wrote) reports that it is durable.
     pub(crate) fn write<D>(&mut self) -> Option<Writing<D>> {
         if self.flight.is_none() && self.changes != self.durable {
             self.begin();
@@ -300,7 +300,7 @@ impl ReplicaMeta {
         if std::mem::take(&mut self.side_changed) {
             let ranges: Vec<Range<u64>> = self.list.iter().collect();
             let tombstones = self.tombstones_to_keep();
-            let bytes = encode_side(&ranges, &tombstones).expect("what lies beside the page was checked");
+            let bytes = encode_side(&ranges, &tombstones).expect("the side pages were checked");
             self.state.side = Side {
                 version: self.state.side.version + 1,
                 ranges: ranges.len() as u32,

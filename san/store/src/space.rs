@@ -34,11 +34,11 @@ pub enum SpaceError {
     Superblock(DiskFault),
     /// Of another cluster.
     #[error(
-        "the device belongs to cluster {said:032x}, and this is {ours:032x}: another cluster may need what is on it"
+        "the device belongs to cluster {found:032x}, and this is {ours:032x}: another cluster may need what is on it"
     )]
     OtherCluster {
-        /// What it says.
-        said: u128,
+        /// The cluster on the device.
+        found: u128,
         /// What was expected.
         ours: u128,
     },
@@ -88,8 +88,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// Prepares an empty device. One whose beginning has any byte that is not zero is refused, unless `overwrite` says that
-    /// nothing on it is needed.
+    /// Prepares an empty device. One whose beginning has any byte that is not zero is refused, unless `overwrite` is set:
+    /// nothing on it is needed then.
     pub fn format(
         disk: &mut impl Disk,
         area: Area,
@@ -136,7 +136,7 @@ impl Space {
             (Err(fault), Err(_)) => return Err(SpaceError::Superblock(fault)),
         };
         if let Some(ours) = cluster.filter(|ours| *ours != superblock.cluster) {
-            return Err(SpaceError::OtherCluster { said: superblock.cluster.0, ours: ours.0 });
+            return Err(SpaceError::OtherCluster { found: superblock.cluster.0, ours: ours.0 });
         }
         let (is, was) = (disk.bytes(area), superblock.bytes);
         if is < was {
@@ -171,8 +171,8 @@ impl Space {
                 Some(sector) => decode_use(&sector.0, self.superblock.device, chunk),
             };
             let entry = match (decoded(first), decoded(second)) {
-                // A chunk is used when both say so, and free when both do. Between the two its content does not count yet, or
-                // does not count any more; who has it finds it empty.
+                // A chunk is used or free when both entries agree. Between the two its content does not count yet, or does not
+                // count any more; the replica that has the chunk finds it empty.
                 (Ok(one), Ok(other)) => one.or(other),
                 (Ok(one), Err(fault)) | (Err(fault), Ok(one)) => {
                     if let DiskFault::Newer { .. } = fault {
@@ -295,11 +295,11 @@ impl Space {
         ChunkUse { replica, role: Role::Capacity, index: 0, of: 0 }
     }
 
-    /// Where the two entries of a chunk of extents are, in bytes, and what they say.
+    /// Where the two entries of a chunk of extents are, in bytes, and what they hold.
     pub(crate) fn entry(&self, chunk: u32, replica: ReplicaId) -> ([u64; 2], Sector) {
         let at = |copy| self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
         let entry = encode_use(Some(&Space::capacity(replica)), self.superblock.device, chunk);
-        ([at(0), at(1)], Sector(entry.expect("a chunk of extents can be said")))
+        ([at(0), at(1)], Sector(entry.expect("a chunk of extents can be encoded")))
     }
 
     /// Writes the entries of a chunk.

@@ -1,14 +1,14 @@
-//! A store while it serves: what is asked of it, what it asks of its devices, what it tells.
+//! A store while it serves: what it is ordered to do, what it orders of its devices, what it reports.
 //!
 //! ```text
-//!            submit                     run                              tell
+//!            submit                     run                             report
 //! replica ──────────▶ queue ─▶ batch ─▶ log ──────────────────────────▶ replica
 //!            │                           │ destage, up to the commit point
 //!            └─▶ reads ◀── index ◀───────┴──▶ extents, slots ─▶ page ─▶ log freed
 //! ```
 //!
 //! What changes something is done one after the other, in the order in which it came; appends that wait go together in
-//! one write. Reads overtake. Destaging goes on beside.
+//! one write. Reads overtake. Destaging goes on meanwhile.
 
 pub(crate) mod append;
 mod destage;
@@ -56,7 +56,7 @@ pub struct Identity {
     pub replica: ReplicaId,
 }
 
-/// A commit point, and beside it the epoch that it came with (rule R8).
+/// A commit point, and the epoch that it came with (rule R8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) commit_point: Position,
@@ -80,7 +80,7 @@ pub enum Action<D> {
     /// A device is to do this.
     Submit(Token, IoRequest<D>),
     /// The replica is to know this.
-    Tell(Completion<D>),
+    Complete(Completion<D>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,17 +116,17 @@ pub(crate) enum Current<D> {
     Nothing,
     /// A batch is being written.
     Batch(Batch),
-    /// When this change is durable, this is told.
+    /// When this change is durable, this completion is reported.
     WriteMeta(u64, Option<Completion<D>>),
-    /// The same, of a return. A salvage is a change that tells nothing.
+    /// The same, of a return. A salvage is a change without a completion.
     Return {
         change: u64,
         truncation: Option<Truncation>,
     },
 }
 
-/// The store of one replica while it serves. It does no I/O: it returns what its devices have to do, and is told when that is
-/// done.
+/// The store of one replica while it serves. It does no I/O: it returns what its devices have to do, and receives a
+/// completion when that is done.
 #[derive(Debug)]
 pub struct Store<D> {
     pub(crate) id: Identity,
@@ -356,7 +356,7 @@ impl<D: Data> Store<D> {
         self.why.get_or_insert(why);
     }
 
-    /// Time has passed: a tenth of a second, say. No request depends on this call.
+    /// Time has passed, about a tenth of a second. No request depends on this call.
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
@@ -373,12 +373,12 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// Starts all that can be started, and tells what is done.
+    /// Starts all that can be started, and reports what is done.
     pub fn run(&mut self, out: &mut Vec<Action<D>>) {
         if self.health == Health::Failed {
             if !self.failure_reported {
                 self.failure_reported = true;
-                out.push(Action::Tell(Completion::Failed));
+                out.push(Action::Complete(Completion::Failed));
             }
             return;
         }
@@ -419,14 +419,14 @@ impl<D: Data> Store<D> {
     fn run_changes(&mut self, out: &mut Vec<Action<D>>) -> bool {
         match std::mem::replace(&mut self.current, Current::Nothing) {
             Current::Nothing => {}
-            Current::WriteMeta(change, tell)
+            Current::WriteMeta(change, completion)
                 if self.meta.is_durable(change) && !self.has_slots_to_write() =>
             {
-                out.extend(tell.map(Action::Tell));
+                out.extend(completion.map(Action::Complete));
             }
             Current::Return { change, truncation } if self.meta.is_durable(change) => {
                 self.returned(truncation);
-                // Nor is it told before the slots are written that could not be read.
+                // The return is not reported either before the slots are written that could not be read.
                 let listed = Completion::Listed(self.meta.list().iter().collect());
                 self.current = Current::WriteMeta(change, Some(listed));
                 return true;

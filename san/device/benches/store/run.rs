@@ -158,15 +158,15 @@ impl<R: Driver> Run<R> {
             for action in actions.drain(..) {
                 match action {
                     Action::Submit(token, request) => self.driver.start(token, request),
-                    Action::Tell(Completion::Appended(through)) => {
+                    Action::Complete(Completion::Appended(through)) => {
                         (self.reported, reported) = (through, true)
                     }
-                    Action::Tell(Completion::Data { content, .. }) => {
+                    Action::Complete(Completion::Data { content, .. }) => {
                         assert!(content.is_ok(), "nothing is corrupted");
                         (self.answers, reported) = (self.answers + 1, true);
                     }
-                    Action::Tell(Completion::Failed) => panic!("the device has failed"),
-                    Action::Tell(_) => {}
+                    Action::Complete(Completion::Failed) => panic!("the device has failed"),
+                    Action::Complete(_) => {}
                 }
             }
             let mut any = false;

@@ -254,7 +254,7 @@ impl ReplicaHost {
                             store::Action::Submit(token, io_request) => {
                                 self.io_requests.push_back((token, io_request))
                             }
-                            store::Action::Tell(completion) => completions.push(completion),
+                            store::Action::Complete(completion) => completions.push(completion),
                         }
                     }
                 }
@@ -281,7 +281,7 @@ impl ReplicaHost {
                         uring.start(*number, token, io_request);
                     }
                 },
-                store::Action::Tell(completion) => completions.push(completion),
+                store::Action::Complete(completion) => completions.push(completion),
             }
         }
     }

@@ -434,7 +434,7 @@ impl<'a> Life<'a> {
                     }
                     self.submitted.push((token, request, moment, self.requests));
                 }
-                Action::Tell(completion) => completions.push(completion),
+                Action::Complete(completion) => completions.push(completion),
             }
         }
         Ok(done)

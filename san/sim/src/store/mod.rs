@@ -303,7 +303,7 @@ impl Store {
         for action in actions {
             match action {
                 Action::Submit(token, request) => process.submitted.push((token, request, moment)),
-                Action::Tell(completion) => {
+                Action::Complete(completion) => {
                     match &completion {
                         Completion::Promised(promise) => self.promise = *promise,
                         Completion::Listed(_) => self.promise = self.discards.take().unwrap_or(self.promise),

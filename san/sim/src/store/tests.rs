@@ -73,7 +73,7 @@ impl Rig {
         for action in actions {
             match action {
                 Action::Submit(token, request) => self.submitted.push((token, request)),
-                Action::Tell(completion) => self.completions.push(completion),
+                Action::Complete(completion) => self.completions.push(completion),
             }
         }
     }

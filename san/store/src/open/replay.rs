@@ -27,16 +27,16 @@ const WINDOW: u64 = 8192;
 pub(crate) enum ReplayFault {
     #[error("{0}")]
     Header(#[from] LogFault),
-    #[error("record {said} is where record {expected} is looked for")]
-    Number { said: u64, expected: u64 },
+    #[error("record {found} is where record {expected} is expected")]
+    Number { found: u64, expected: u64 },
     #[error("record {0} is longer than its log")]
     Long(u64),
     #[error("record {number} changes blocks {start} to {end} of a group of {blocks}")]
     Outside { number: u64, start: u64, end: u64, blocks: u64 },
     #[error(
-        "the data of record {number} at block {block} has checksum {is:#010x} instead of {said:#010x}: it is torn, or the device has changed it"
+        "the data of record {number} at block {block} has checksum {is:#010x} instead of {stated:#010x}: it is torn, or the device has changed it"
     )]
-    Data { number: u64, block: u64, said: u32, is: u32 },
+    Data { number: u64, block: u64, stated: u32, is: u32 },
     #[error("{0}")]
     Io(String),
 }
@@ -115,7 +115,7 @@ impl Reader<'_> {
         let expected = self.expected(number, generation);
         let (record, sums, header, length) = self.header(disk, at, &expected)?;
         if record.number != number {
-            return Err(ReplayFault::Number { said: record.number, expected: number });
+            return Err(ReplayFault::Number { found: record.number, expected: number });
         }
         if length > self.ring.bytes - at {
             return Err(ReplayFault::Long(number));
@@ -129,10 +129,10 @@ impl Reader<'_> {
             let io = |fault: IoFault| ReplayFault::Io(fault.to_string());
             let id = self.id;
             let data = self.ring.read(disk, at + header, length - header).map_err(io)?;
-            for ((block, said), data) in (range.start..).zip(&sums).zip(data.chunks_exact(BLOCK as usize)) {
+            for ((block, stated), data) in (range.start..).zip(&sums).zip(data.chunks_exact(BLOCK as usize)) {
                 let is = block_crc(id.volume, id.group, block, data);
-                if is != *said && !left_out(Rule::DSum) {
-                    return Err(ReplayFault::Data { number, block, said: *said, is });
+                if is != *stated && !left_out(Rule::DSum) {
+                    return Err(ReplayFault::Data { number, block, stated: *stated, is });
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The next record that can be read beyond one that cannot, if that, or one beyond it, says that this one had been
+    /// The next record that can be read beyond one that cannot, if that, or one beyond it, shows that this one had been
     /// durable or acknowledged. Its number and place.
     fn beyond(
         &mut self,
@@ -187,13 +187,13 @@ impl Reader<'_> {
             at = (at + sector) % self.ring.bytes;
             let Ok(bytes) = self.ring.read(disk, here, sector) else { continue };
             let Ok((header, _)) = LogHeader::ref_from_prefix(bytes) else { continue };
-            let said = header.number.get();
-            if header.magic != MAGIC || header.replica != self.id.replica.0 || said <= number {
+            let found = header.number.get();
+            if header.magic != MAGIC || header.replica != self.id.replica.0 || found <= number {
                 continue;
             }
-            let expected = self.expected(said, generation);
+            let expected = self.expected(found, generation);
             let Ok((record, ..)) = self.header(disk, here, &expected) else { continue };
-            first = first.or(Some((said, here)));
+            first = first.or(Some((found, here)));
             covered |= record.synced >= number || record.commit_point > end;
             if covered {
                 break;
@@ -256,7 +256,7 @@ pub(crate) fn replay<D: Data>(
             fault,
         });
     }
-    // They are given up for good when a person says so.
+    // They are given up for good when a person orders a recovery.
     store.meta.state.holes = given_up;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Appends: several go to the log in one write, and are told when it is durable.
+//! Appends: several go to the log in one write, and are reported when it is durable.
 
 use loadline_san_core::ids::Position;
 use loadline_san_core::message::{Entry, EntryOp, Payload};
@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     /// The first and the last.
     first: u64,
     last: u64,
-    /// Appends up to this one are told when they are durable. None: it has only commit points.
+    /// Appends up to this one are reported when they are durable. None: the batch has only commit points.
     through: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl<D: Data> Store<D> {
                 let Some(Command::Append { number, .. }) = self.queue.pop_front() else {
                     unreachable!("it was there")
                 };
-                out.push(Action::Tell(Completion::Appended(number)));
+                out.push(Action::Complete(Completion::Appended(number)));
                 skipped = true;
                 continue;
             }
@@ -197,7 +197,7 @@ impl<D: Data> Store<D> {
 
     /// Slows writers down, the more the fuller the log is, to what destaging frees in the end.
     fn pay(&mut self, bytes: u64) -> bool {
-        // Below this no round need be under way, and nobody would be paid.
+        // Below this no round need be under way, and nothing would earn the bytes back.
         let low = self.log.ring() / 100 * u64::from(self.settings.low) + self.round_bytes();
         let above = self.backlog().saturating_sub(low);
         if above == 0 {
@@ -224,12 +224,12 @@ impl<D: Data> Store<D> {
                 self.corrupt_blocks.remove(&record.range());
             }
         }
-        // As it was when the batch was made: its records say so.
+        // As it was when the batch was made: its records have that.
         self.covered = self.covered.max(self.log.durable);
         self.log.durable = batch.last;
         if let Some(through) = batch.through {
             self.closed = false;
-            out.push(Action::Tell(Completion::Appended(through)));
+            out.push(Action::Complete(Completion::Appended(through)));
         }
     }
 

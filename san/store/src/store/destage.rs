@@ -242,7 +242,7 @@ impl<D: Data> Store<D> {
         if self.settings.held == 0 { enough.min(EARLY) } else { enough }
     }
 
-    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log beside it until the
+    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log too until the
     /// round's end, and there has to be room for both, or writers would wait for that end.
     pub(crate) fn high(&self) -> u64 {
         let ring = self.log.ring();
@@ -260,7 +260,7 @@ impl<D: Data> Store<D> {
         let span = self.high().saturating_sub(enough).max(1);
         let above = self.backlog().saturating_sub(enough).min(span);
         if self.destage.held {
-            // Somebody waits for the round's end.
+            // A request waits for the round's end.
             return MOST_AT_ONCE as usize;
         }
         let least = self.settings.at_once.max(1);
@@ -407,10 +407,10 @@ impl<D: Data> Store<D> {
                 self.end_work(index);
                 return;
             }
-            // What is at its place has another checksum than the slot will say: it is found to be corrupt when it is read.
+            // What is at its place has another checksum than the slot will have: it is found to be corrupt when it is read.
             let block = extent * self.extents.blocks() + u64::from(blocks[0].0);
             self.found_corrupt(block..block + 1);
-            out.push(Action::Tell(Completion::Corrupt { block }));
+            out.push(Action::Complete(Completion::Corrupt { block }));
             self.destage.works[index as usize].blocks = blocks;
             self.end_work(index);
             return;
@@ -422,7 +422,7 @@ impl<D: Data> Store<D> {
                 // It goes to its place as it is, and its checksum stays what it was.
                 let block = first + u64::from(*within);
                 self.found_corrupt(block..block + 1);
-                out.push(Action::Tell(Completion::Corrupt { block }));
+                out.push(Action::Complete(Completion::Corrupt { block }));
                 if left_out(Rule::DBad) {
                     self.extents.at_mut(place).slot.set(*within, BlockState::Data, is);
                 }
@@ -432,7 +432,7 @@ impl<D: Data> Store<D> {
         self.destage.works[index as usize].blocks = blocks;
     }
 
-    /// Writes the blocks of an extent to their places, those beside each other in one write: what was read of them, in
+    /// Writes the blocks of an extent to their places, adjacent ones in one write: what was read of them, in
     /// their order, or what is in memory still.
     fn spread(&mut self, index: u32, blocks: &[(u32, u32, u64)], read: Option<&D>, out: &mut Vec<Action<D>>) {
         let (extent, place) =
@@ -517,7 +517,7 @@ impl<D: Data> Store<D> {
         (self.destage.touched, self.destage.next_slot) = (touched, 0);
     }
 
-    /// Writes the slots that are next, those beside each other in one write: no more at once than else, since appends wait behind
+    /// Writes the slots that are next, adjacent ones in one write: no more at once than else, since appends wait behind
     /// them. Whether there are more.
     fn write_slots(&mut self, out: &mut Vec<Action<D>>) -> bool {
         let at_once = self.at_once();

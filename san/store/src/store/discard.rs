@@ -1,7 +1,7 @@
 //! Emptying a store that was found damaged (rules C12 and DDiscard).
 //!
 //! ```text
-//! page: promise, next content, nothing in the log ─▶ slots that could not be read, as free ─▶ told
+//! page: promise, next content, nothing in the log ─▶ slots that could not be read, as free ─▶ reported
 //! ```
 //!
 //! Until the page is durable a start finds the damage as before: nothing else is written, and nothing is destaged. After

@@ -23,7 +23,7 @@ pub(crate) struct Growth {
     /// Chunks that were taken and have no places yet; the first is being written.
     coming: VecDeque<u32>,
     step: Option<Step>,
-    /// It was told that the device is full.
+    /// The store has reported that the device is full.
     full: bool,
     /// When time last passed, there were fewer than are waited for; and how often in a row.
     stuck: bool,
@@ -57,7 +57,7 @@ impl Growth {
 }
 
 impl<D: Data> Store<D> {
-    /// Takes chunks if few places are left, and tells if there are none. Before anything is taken that others would be
+    /// Takes chunks if few places are left, and reports if there are none. Before anything is taken that others would be
     /// missing, each has what its owners may have in flight.
     pub(crate) fn run_growth(&mut self, out: &mut Vec<Action<D>>) {
         let per_chunk = u64::from(self.extents.per_chunk());
@@ -65,7 +65,7 @@ impl<D: Data> Store<D> {
         let target = spare.max(self.growth.wanted);
         let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
         while have < target {
-            let taken = self.space.lock().expect("nobody panics with it").take(self.id.replica);
+            let taken = self.space.lock().expect("no holder panics").take(self.id.replica);
             let Some(chunk) = taken else { break };
             if left_out(Rule::DChunk) {
                 self.extents.add_chunk(chunk);
@@ -75,7 +75,7 @@ impl<D: Data> Store<D> {
         }
         let full = have < spare;
         if std::mem::replace(&mut self.growth.full, full) != full {
-            out.push(Action::Tell(Completion::Full(full)));
+            out.push(Action::Complete(Completion::Full(full)));
         }
         self.growth.stuck &= have < self.growth.wanted;
         if self.growth.step.is_none() && !self.growth.coming.is_empty() {
@@ -106,7 +106,7 @@ impl<D: Data> Store<D> {
         let (chunk, step) = self.growing();
         let mut writing = self.memory.writing(Area::Capacity, 0, true);
         {
-            let space = self.space.lock().expect("nobody panics with it");
+            let space = self.space.lock().expect("no holder panics");
             match step {
                 Step::Slots => {
                     let bytes = (self.extents.per_chunk() as usize * SECTOR).next_multiple_of(PAGE);

@@ -14,7 +14,7 @@ use crate::io::{Address, Area, Data, IoRequest, Piece, Reading, Token};
 use crate::log::Kind;
 use crate::store::{Action, Purpose, Store, merged};
 
-/// How often a read is looked up again before it is said to be corrupt.
+/// How often a read is looked up again before it is reported as corrupt.
 const MOST_TRIES: u32 = 8;
 /// Extents that are scanned for one answer to `Changed`.
 const MOST_SCANNED: u64 = 1 << 16;
@@ -37,17 +37,18 @@ enum Question {
     Above(u64),
 }
 
-/// The reader.
+/// What a read is for.
 #[derive(Debug, Clone, Copy)]
-enum Whose {
-    Asked(Tag),
-    /// None: it is only checked.
+enum Reader {
+    /// A request, which gets the data.
+    Request(Tag),
+    /// The scrub, which only checks it.
     Scrub,
 }
 
 #[derive(Debug)]
 struct Job {
-    whose: Whose,
+    reader: Reader,
     block: u64,
     /// Of the log, instead of what is newest.
     record: Option<u64>,
@@ -106,8 +107,8 @@ impl<D: Data> Store<D> {
     pub fn reads_for(&self, token: Token) -> Option<(Tag, Address)> {
         let Purpose::Read(index) = self.purpose(token) else { return None };
         let job = self.reads.jobs.get(index as usize)?;
-        match job.whose {
-            Whose::Asked(tag) if job.record.is_none() && job.tries == 0 => {
+        match job.reader {
+            Reader::Request(tag) if job.record.is_none() && job.tries == 0 => {
                 Some((tag, self.address(job.block)))
             }
             _ => None,
@@ -124,35 +125,35 @@ impl<D: Data> Store<D> {
             }
             match question {
                 Question::Read { tag, block, blocks } => {
-                    self.begin(Whose::Asked(tag), block, blocks, None, out);
+                    self.begin(Reader::Request(tag), block, blocks, None, out);
                 }
                 Question::Map { tag, block, blocks } => {
                     let map = self.map(block..block.saturating_add(u64::from(blocks)));
-                    out.push(Action::Tell(Completion::Mapped { tag, map }));
+                    out.push(Action::Complete(Completion::Mapped { tag, map }));
                 }
                 Question::Fetch { tag, number } => match self.log.get(number) {
                     Some(record) if record.counts() && number <= self.log.durable => {
                         let (block, blocks) = (record.block, record.blocks);
-                        self.begin(Whose::Asked(tag), block, blocks, Some(number), out);
+                        self.begin(Reader::Request(tag), block, blocks, Some(number), out);
                     }
                     // Its data must be looked for elsewhere.
-                    _ => tell(tag, Err(Corrupt), out),
+                    _ => answer(tag, Err(Corrupt), out),
                 },
                 Question::Changed { tag, since, from } => {
                     let (ranges, next) = self.changed_since(since, from);
-                    out.push(Action::Tell(Completion::Changed { tag, ranges, next }));
+                    out.push(Action::Complete(Completion::Changed { tag, ranges, next }));
                 }
                 Question::Above(question) => {
                     let above = self.log.above(self.known.commit_point);
                     let above = above.map(|(number, record)| record.mention(number)).collect();
-                    out.push(Action::Tell(Completion::Above(question, above)));
+                    out.push(Action::Complete(Completion::Above(question, above)));
                 }
             }
         }
     }
 
-    /// What is reported above the commit point is fetched later: so it is not destaged any more, until an owner says again what is
-    /// acknowledged. False while a round is under way, which may have some of it.
+    /// What is reported above the commit point is fetched later: so it is not destaged any more, until an owner sends a commit
+    /// point again. False while a round is under way, which may have some of it.
     fn freeze(&mut self) -> bool {
         if !self.destage.hold() {
             return false;
@@ -164,33 +165,33 @@ impl<D: Data> Store<D> {
 
     /// Reads these blocks to see whether they match their checksums. → [`checked`](Self::checked)
     pub(crate) fn read_to_check(&mut self, block: u64, blocks: u32, out: &mut Vec<Action<D>>) {
-        self.begin(Whose::Scrub, block, blocks, None, out);
+        self.begin(Reader::Scrub, block, blocks, None, out);
     }
 
     fn begin(
         &mut self,
-        whose: Whose,
+        reader: Reader,
         block: u64,
         blocks: u32,
         record: Option<u64>,
         out: &mut Vec<Action<D>>,
     ) {
         let index = self.reads.free.pop().unwrap_or_else(|| {
-            let empty = Job { whose, block, record, tries: 0, found: Vec::new() };
+            let empty = Job { reader, block, record, tries: 0, found: Vec::new() };
             self.reads.jobs.push(empty);
             self.reads.jobs.len() as u32 - 1
         });
         let job = &mut self.reads.jobs[index as usize];
-        (job.whose, job.block, job.record, job.tries) = (whose, block, record, 0);
+        (job.reader, job.block, job.record, job.tries) = (reader, block, record, 0);
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
         let nothing = found.iter().all(|found| *found == BlockSource::Nothing);
         self.reads.jobs[index as usize].found = found;
         if nothing {
             self.reads.free.push(index);
-            match whose {
-                Whose::Asked(tag) => tell(tag, Ok(Content::Nothing), out),
-                Whose::Scrub => self.checked(block, blocks, true, out),
+            match reader {
+                Reader::Request(tag) => answer(tag, Ok(Content::Nothing), out),
+                Reader::Scrub => self.checked(block, blocks, true, out),
             }
             return;
         }
@@ -251,7 +252,7 @@ impl<D: Data> Store<D> {
     /// What was asked for was read, or could not be.
     pub(crate) fn read_done(&mut self, index: u32, data: Option<D>, out: &mut Vec<Action<D>>) {
         let job = &self.reads.jobs[index as usize];
-        let (whose, block, record, tries) = (job.whose, job.block, job.record, job.tries);
+        let (reader, block, record, tries) = (job.reader, job.block, job.record, job.tries);
         let mut found = std::mem::take(&mut self.reads.jobs[index as usize].found);
         let whole = data.and_then(|mut data| {
             let all = (0..).zip(&found).all(|(at, found)| {
@@ -283,14 +284,14 @@ impl<D: Data> Store<D> {
         self.reads.jobs[index as usize].found = found;
         self.reads.free.push(index);
         self.reads.under_way -= 1;
-        match whose {
-            Whose::Asked(tag) => {
+        match reader {
+            Reader::Request(tag) => {
                 if !is_whole && !gone {
                     self.found_corrupt(block..block + u64::from(blocks));
                 }
-                tell(tag, content.ok_or(Corrupt), out);
+                answer(tag, content.ok_or(Corrupt), out);
             }
-            Whose::Scrub => self.checked(block, blocks, is_whole, out),
+            Reader::Scrub => self.checked(block, blocks, is_whole, out),
         }
     }
 
@@ -332,8 +333,8 @@ fn holes_of(found: &[BlockSource]) -> Vec<Range<u32>> {
     holes
 }
 
-fn tell<D>(tag: Tag, content: Result<Content<D>, Corrupt>, out: &mut Vec<Action<D>>) {
-    out.push(Action::Tell(Completion::Data { tag, content }));
+fn answer<D>(tag: Tag, content: Result<Content<D>, Corrupt>, out: &mut Vec<Action<D>>) {
+    out.push(Action::Complete(Completion::Data { tag, content }));
 }
 
 /// Adds a piece; one that goes on where the last one ends becomes a part of it.

@@ -1,7 +1,7 @@
 //! Scrubbing all extents, at a bounded rate: corruption is found while another copy can mend it.
 //!
 //! ```text
-//! tick ─▶ budget ─┬─▶ the next extent ─▶ reads and checks it ─▶ not whole: block by block ─▶ told ─▶ its owner writes it anew
+//! tick ─▶ budget ─┬─▶ the next extent ─▶ reads and checks it ─▶ not whole: block by block ─▶ reported ─▶ its owner writes it anew
 //!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
 //! ```
 //!
@@ -76,7 +76,7 @@ impl Scrub {
 }
 
 impl<D: Data> Store<D> {
-    /// Looks at what comes next, if it may.
+    /// Begins the next read, if it may.
     pub(crate) fn run_scrub(&mut self, out: &mut Vec<Action<D>>) {
         for _ in 0..MOST_PASSED {
             if self.scrub.waits {
@@ -143,7 +143,7 @@ impl<D: Data> Store<D> {
         }
         self.scrub.scrubbed.corrupt += 1;
         self.found_corrupt(first..first + 1);
-        out.push(Action::Tell(Completion::Corrupt { block: first }));
+        out.push(Action::Complete(Completion::Corrupt { block: first }));
     }
 
     /// Places whose slots are in one block with that of this place, which is the first.
@@ -152,7 +152,7 @@ impl<D: Data> Store<D> {
         place..place + left.min(SLOTS)
     }
 
-    /// Reads the slots of a place, and those beside it, if they are to be on the device as they are in memory.
+    /// Reads the slots of a place and of its neighbours, if they are to be on the device as they are in memory.
     fn read_slots(&mut self, place: Place, out: &mut Vec<Action<D>>) {
         if !self.destage.is_quiet() || self.neighbours(place).any(|place| self.extents.is_corrupt(place)) {
             // Some other time.
@@ -196,7 +196,7 @@ impl<D: Data> Store<D> {
     }
 
     fn write_slots_again(&mut self, place: Place, sectors: &[Sector], out: &mut Vec<Action<D>>) {
-        // Nobody else writes them meanwhile: two writes of one slot could land in any order.
+        // No other job writes these slots meanwhile: two writes of one slot could land in any order.
         self.destage.mend(true);
         self.scrub.waits = true;
         self.scrub.scrubbed.slots += self.neighbours(place).len() as u64;

@@ -1,4 +1,4 @@
-//! How a store behaves: when it destages, what it keeps in memory, how fast it looks for what is corrupt.
+//! How a store behaves: when it destages, what it keeps in memory, how fast it scrubs.
 
 /// How a store behaves. None of it is on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Settings {
     /// From so many per cent on writers get no more than what destaging frees.
     pub high: u8,
     /// Bytes of the log that are destaged together, at most; a quarter of the log, if that is less. The more there are, the
-    /// more of them are written over meanwhile, or lie beside each other.
+    /// more of them are written over meanwhile, or are adjacent.
     pub round: u64,
     /// What the device is asked to write at the same time while little is to be destaged. More keep appends waiting at it.
     pub at_once: u64,
