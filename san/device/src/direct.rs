@@ -28,7 +28,7 @@ impl Direct {
         Direct { devices, mappings, pool, vectors: Vec::with_capacity(64) }
     }
 
-    /// Its devices, to look at.
+    /// Its devices, for reading.
     pub fn devices(&self) -> &Devices {
         &self.devices
     }
@@ -95,7 +95,7 @@ impl Direct {
         let mut next = 0;
         let zero = |from: u32, to: u32| {
             for index in from..to {
-                // SAFETY: a block that may be written, and is referred to by nobody here (`DirectRead::add`).
+                // SAFETY: a block that may be written, and to which no reference exists here (`DirectRead::add`).
                 unsafe { into.block(index as usize).write_bytes(0, BLOCK_BYTES) };
             }
         };
@@ -109,7 +109,7 @@ impl Direct {
             sums.resize(piece.first as usize, 0);
             for (index, from) in (piece.first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
                 sums.push(sum(from, Address { block: of.block + u64::from(index), ..of }));
-                // SAFETY: as above; and it is not part of the mapping, which nobody else has.
+                // SAFETY: as above; and it is not part of the mapping, of which there is no other reference.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from.as_ptr(), into.block(index as usize), BLOCK_BYTES);
                 }

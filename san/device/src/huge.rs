@@ -1,4 +1,4 @@
-//! Stretches of mapped devices are made huge pages by one thread for the whole process, beside the loops.
+//! Stretches of mapped devices are made huge pages by one thread for the whole process, while the loops run.
 //!
 //! To make a huge page the kernel may have to move or to give up other memory first, without a bound on how long that takes. So a
 //! loop asks for it and goes on: until the stretch is done it reads and writes it by calls.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_does_not_wait_and_no_more_wait_than_may() {
+    fn a_request_does_not_wait_and_the_number_that_waits_is_bounded() {
         let Some((_folder, path)) = device(4) else { return };
         let region = region(&path, 4);
         let (thread, waiting) = sync_channel(2);

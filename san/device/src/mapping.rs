@@ -67,7 +67,7 @@ impl Mapping {
                 return false;
             }
         }
-        // SAFETY: the range lies within the mapping, and all of it is there, as was just found. Nobody has a reference to
+        // SAFETY: the range lies within the mapping, and all of it is there, as was just found. There is no reference to
         // what is mapped: this thread is the only one that uses it for this replica, whose chunks are its own; and `into` is
         // other memory.
         unsafe {
@@ -89,7 +89,7 @@ impl Mapping {
                 return None;
             }
         }
-        // SAFETY: as in `read`; and while the slice lives, this is borrowed, so that nobody writes to it: this thread is the only
+        // SAFETY: as in `read`; and while the slice lives, this is borrowed, so that nothing writes to it: this thread is the only
         // one that uses these chunks.
         Some(unsafe { std::slice::from_raw_parts(self.region.start().as_ptr().add(at as usize), length) })
     }
@@ -102,7 +102,7 @@ impl Mapping {
             return;
         }
         for at in (at..at + length as u64).step_by(PAGE) {
-            // SAFETY: the byte lies within the mapping, and is there; nobody else writes to it, see `read`.
+            // SAFETY: the byte lies within the mapping, and is there; nothing else writes to it, see `read`.
             let _ = unsafe { std::ptr::read_volatile(self.region.start().as_ptr().add(at as usize)) };
         }
     }
@@ -140,7 +140,7 @@ impl Mapping {
             // together do, and is there. They do not overlap: what is mapped is in no vector, which are of buffers.
             unsafe {
                 let target = self.region.start().as_ptr().add(at);
-                // Whoever looks at it here settles it first. A place that is written twice before that keeps the second: a CPU
+                // A reader on this thread settles it first. A place that is written twice before that keeps the second: a CPU
                 // keeps its own writes to one address in their order, past the cache or not, and a thread that is moved to
                 // another CPU has settled on the way (its switch is an interrupt and locked instructions).
                 copy_past_cache(vector.iov_base.cast::<u8>(), target, vector.iov_len);
@@ -176,8 +176,8 @@ impl Mapping {
     /// Whether the file has no hole in this stretch.
     fn is_there(&mut self, file: &DeviceFile, stretch: usize) -> bool {
         let (from, to) = self.range(stretch);
-        // SAFETY: it takes an open descriptor and touches no memory. That the file's position moves matters to nobody: all
-        // I/O says where.
+        // SAFETY: it takes an open descriptor and touches no memory. The file's position moves, which has no effect: all
+        // I/O states its place.
         let hole = unsafe { libc::lseek(file.as_fd().as_raw_fd(), from, libc::SEEK_HOLE) };
         self.there[stretch] = hole >= to;
         self.there[stretch]
@@ -246,11 +246,11 @@ fn mapped(file: &DeviceFile, length: usize) -> Option<NonNull<u8>> {
     let skipped = around.align_offset(stretch);
     let start = around.wrapping_add(skipped);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: what it takes the place of is a part of what was just reserved, to which nobody refers; the file is open. Then
+    // SAFETY: what it takes the place of is a part of what was just reserved, to which nothing refers; the file is open. Then
     // what is left of that is given back, before it and behind it: whole pages, none of which is of the file.
     unsafe {
         if libc::mmap(start, length, protection, flags, file.as_fd().as_raw_fd(), 0) == libc::MAP_FAILED {
-            // What was reserved may be gone in part, and somebody else be there: it is left, which costs addresses.
+            // What was reserved may be gone in part, and something else mapped there: it is left, which costs addresses.
             return None;
         }
         let used = length.next_multiple_of(system_page());
@@ -289,7 +289,7 @@ unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
 unsafe fn stream(from: *const u8, to: *mut u8, length: usize) {
     use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
     for at in (0..length).step_by(LINE) {
-        // SAFETY: both lie within what the caller says, and the target is aligned as he says.
+        // SAFETY: both lie within what the caller promises, and so does the alignment of the target.
         unsafe {
             let (from, to) = (from.add(at).cast::<__m256i>(), to.add(at).cast::<__m256i>());
             let (first, second) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));

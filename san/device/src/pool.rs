@@ -3,7 +3,7 @@
 //! A [`Pool`] has a region of memory for each size of buffers, all made at the beginning. A buffer is taken as
 //! [`BlocksMut`], which is the only handle to it and may be written through; frozen, it is a [`Blocks`], of which there may
 //! be many, and through which nothing is written. The last handle gives the buffer back. A buffer for which there is no room
-//! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`]. A pool may have a spare region beside:
+//! gets memory of its own, which is slow, and is counted: see [`Pool::statistics`]. A pool may have a spare region too:
 //! for buffers of one size when those of its class are all taken. It is given back to the system when it is not used.
 //!
 //! # Why this is sound
@@ -245,7 +245,7 @@ impl Pool {
             Use::Lately => spare.use_of_it.set(Use::Before),
             Use::Before if is_free => {
                 // SAFETY: all of its slots are free, so that there is no handle to any, and the kernel has none either, since
-                // who has I/O in flight keeps a handle. What is there next are zeroes.
+                // a request in flight keeps a handle. What is there next are zeroes.
                 unsafe { region.memory.forget() };
                 spare.use_of_it.set(Use::None);
             }
@@ -362,7 +362,7 @@ impl Blocks {
     /// If they are [elsewhere](Self::are_elsewhere).
     pub fn bytes(&self) -> &[u8] {
         assert!(!self.are_elsewhere(), "what was read into the memory of a client is read nowhere else");
-        // SAFETY: the memory is mapped and initialised, as long as said, and kept by `home`. Nobody writes to it while this is
+        // SAFETY: the memory is mapped and initialised, has that length, and is kept by `home`. Nothing writes to it while this is
         // borrowed: see the module. (A BlocksMut lends it from itself.)
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks as usize * BLOCK_BYTES) }
     }

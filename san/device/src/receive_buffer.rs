@@ -64,7 +64,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Receives what comes next: `receive` is told where it is to be put, in which order, and says how many bytes came, if any
+    /// Receives what comes next: `receive` gets the places for it, in their order, and returns how many bytes came, if any
     /// did. Whether there may be more.
     ///
     /// # Panics
@@ -75,7 +75,7 @@ impl ReceiveBuffer {
         receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Option<usize>,
     ) -> bool {
         if self.ahead.is_some() {
-            // Who takes it could not take all of it.
+            // The data that was read ahead must be taken first.
             return true;
         }
         let missing = self.data.as_ref().map_or(0, |data| data.length - data.filled);
@@ -132,13 +132,13 @@ impl ReceiveBuffer {
             self.stage.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        // Twice as much at a time: it is as long as somebody says, who has to send it first.
+        // Only twice as much at a time: the length is what the peer states, and it has to send so much first.
         if self.wanted > self.stage.len() - self.start && self.stage.len() - self.end < STAGE / 4 {
             self.stage.resize(self.stage.len() * 2, 0);
         }
     }
 
-    /// The next head, if all of it is there, and no [data](Self::data) is missing. How long it is, `length` says from what there
+    /// The next head, if all of it is there, and no [data](Self::data) is missing. `length` computes how long it is from what there
     /// is, as soon as that is enough to know.
     pub fn head<E>(
         &mut self,

@@ -1,6 +1,6 @@
 //! Carries out what stores ask by io_uring: one ring for a thread, with the devices of all its stores.
 //!
-//! Each ask has one request (`request.rs`) from start to end, which owns all memory that the kernel is told of. A request is
+//! Each ask has one request (`request.rs`) from start to end, which owns all memory that the kernel gets. A request is
 //! one or several entries of the ring (a read has one for each piece), and an entry comes again while it is not done whole.
 //! Files and the pool's memory are registered, which saves the kernel a lookup and a pin for each.
 
@@ -278,7 +278,7 @@ impl Uring {
         let mut found = false;
         let polled = spins.poll_while_idle(alone, longest, limit, || {
             if at_device {
-                // Who has something to do has the core first: another node's loop, a client, the kernel.
+                // Another task that is ready has the core first: another node's loop, a client, the kernel.
                 std::thread::yield_now();
             }
             self.ring.poll()?;
@@ -358,14 +358,14 @@ impl Uring {
         let queued = queued.user_data(u64::from(index) << 32 | u64::from(entry));
         for _ in 0..MOST_TRIES {
             // SAFETY: the memory that the entry refers to is owned by the request, which keeps it until all its entries have
-            // completed; requests are dropped only when nothing is in flight, and leaked otherwise. Nobody else writes to it:
-            // a read's buffer has no other handle, and blocks that are written are shared, which nobody changes.
+            // completed; requests are dropped only when nothing is in flight, and leaked otherwise. Nothing else writes to it:
+            // a read's buffer has no other handle, and blocks that are written are shared, and shared blocks do not change.
             if unsafe { self.ring.push(&queued) } {
                 self.flying += 1;
                 self.queued += 1;
                 self.held.requests[index as usize].count_one();
                 if self.queued >= SUBMIT_EVERY {
-                    // If it fails, so does the submission that the caller makes, and is told of.
+                    // If it fails, so does the submission that the caller makes, and the caller gets that error.
                     let _ = self.submit();
                 }
                 return;
@@ -402,7 +402,7 @@ impl Uring {
         {
             self.begin(index, store, token, io_request);
         }
-        // Nobody else knows of these; a caller that sleeps elsewhere now would wait for ever.
+        // The kernel does not know of these entries yet; a caller that sleeps elsewhere now would wait for ever.
         if self.queued > 0 { self.submit() } else { Ok(()) }
     }
 
@@ -434,7 +434,7 @@ fn try_nothing(ring: &mut Ring) -> io::Result<()> {
 }
 
 impl AsRawFd for Uring {
-    /// To be polled beside others: it is readable when [`poll`](Uring::poll) would find something done.
+    /// To be polled with other descriptors: it is readable when [`poll`](Uring::poll) would find something done.
     fn as_raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
@@ -460,7 +460,7 @@ impl Drop for Uring {
             if left.is_zero() || self.ring.wait(1, Some(left)).is_err() {
                 break;
             }
-            // Nothing is continued: nobody would see what becomes of it.
+            // Nothing is continued: its result would not be used.
             self.flying -= self.ring.completions().filter(|(data, _)| of_requests(data)).count() as u32;
         }
         if self.flying == 0 {

@@ -1,4 +1,4 @@
-//! Devices that will not do: what is said, and that nothing is lost or written over.
+//! Devices that cannot be used: the error, and that nothing is lost or written over.
 
 mod common;
 
@@ -33,7 +33,7 @@ const GROUP: GroupIndex = GroupIndex(0);
 const CHUNK: u64 = 512 << 10;
 const EXTENT: u32 = 16;
 
-/// A device of so many bytes in a file of its own; `None` where there is no direct I/O, which is said.
+/// A device of so many bytes in a file of its own; `None` where there is no direct I/O, which is printed.
 fn device(bytes: u64) -> Option<(TempDir, Devices)> {
     let folder = folder_in(&std::env::temp_dir());
     match DeviceFile::create(&folder.path().join("device"), bytes) {
@@ -52,8 +52,8 @@ fn format(devices: &mut Devices, bytes: u64) -> Space {
 
 fn new(blocks: u64, log_bytes: u64, most_in_flight: u32) -> NewReplica {
     let id = Identity { volume: VOLUME, group: GROUP, replica: REPLICA };
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    let promise = Promise { epoch: Epoch(0), owner: nobody };
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let promise = Promise { epoch: Epoch(0), owner: no_owner };
     NewReplica { id, blocks, log_bytes, most_in_flight, key: 1, promise }
 }
 
@@ -195,7 +195,7 @@ fn a_device_that_has_become_shorter_is_not_used() {
         "{:?}",
         rig.completions
     );
-    // Under a store that serves: it fails, and says why.
+    // Under a store that serves: it fails, with the reason.
     file(folder.path()).set_len(64 << 10).unwrap();
     assert_eq!(rig.read(3), None);
     assert!(rig.store.has_failed());

@@ -206,7 +206,7 @@ fn what_was_made_shorter_is_short() {
                 other => panic!("{area:?}: {other}"),
             }
         }
-        // The first error of several pieces is told, when all are over.
+        // The first error of several pieces is reported, when all are over.
         let mut pieces = vec![whole(Area::Log, short), whole(Area::Log, 0), whole(Area::Log, 8192)];
         (0..).zip(&mut pieces).for_each(|(n, piece)| piece.first = 4 * n);
         let Done::Read(reading, result) = driver.one(IoRequest::Read(Reading { blocks: 12, pieces })) else {

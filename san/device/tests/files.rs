@@ -1,4 +1,4 @@
-//! A device is opened for exclusive use, or it is said why not.
+//! A device is opened for exclusive use, or the error states why not.
 
 mod common;
 

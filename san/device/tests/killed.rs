@@ -1,4 +1,4 @@
-//! A real process with a store on a real device is killed, again and again, while it writes. What it had told is found.
+//! A real process with a store on a real device is killed, again and again, while it writes. What it had reported as durable is found.
 
 #[path = "../benches/store/drivers.rs"]
 #[allow(dead_code, reason = "the benchmark uses more of it")]
@@ -54,7 +54,7 @@ fn pool() -> Pool {
     Pool::new(&classes.map(|(blocks, buffers)| Class { blocks, buffers })).expect("there is memory")
 }
 
-/// Entry n, from 1, writes block n, in turn, full of n. Tells each that is durable.
+/// Entry n, from 1, writes block n, in turn, full of n. Reports each that is durable.
 fn write_for_ever<R: Driver<Data = Blocks>>(run: &mut Run<R>, pool: &Pool, mut number: u64) {
     let mut output = std::io::stdout().lock();
     let first = number;
@@ -95,7 +95,7 @@ fn child() {
     }
 }
 
-/// Runs the process until it has told so much, kills it, and looks.
+/// Runs the process until it has reported so much, kills it, and checks the device.
 fn kill_and_look(path: &Path, lines: usize) {
     let mut child = Command::new(std::env::current_exe().expect("this is a program"))
         .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
@@ -113,7 +113,7 @@ fn kill_and_look(path: &Path, lines: usize) {
     // Its last writes may be on their way yet: the next waits for the lock.
     let mut devices = devices(path);
     child.wait().expect("it was started");
-    assert!(reported > 0, "it has told something");
+    assert!(reported > 0, "it has reported something");
     let (store, found) = reopen::<Blocks>(&mut devices, SETTINGS);
     assert_eq!(found.end.ownership, Epoch(1));
     let last = found.end.sequence.0 - 1;
@@ -133,7 +133,7 @@ fn kill_and_look(path: &Path, lines: usize) {
             }
             _ => 0,
         };
-        assert_eq!(is, expected, "block {block}, of {last} entries, {reported} of them told");
+        assert_eq!(is, expected, "block {block}, of {last} entries, {reported} of them reported");
     }
     let checked = store.check(&mut devices, |_, _| true).expect("it can be read");
     assert_eq!(checked.corrupt, [0u64; 0], "{checked:?}");

@@ -15,7 +15,7 @@ fn ring() -> Uring {
 }
 
 #[test]
-fn a_socket_wakes_who_waits_once_for_each_watch() {
+fn a_socket_wakes_the_waiting_thread_once_for_each_watch() {
     let mut ring = ring();
     let (mut here, mut there) = UnixStream::pair().expect("it can be");
     ring.watch(here.as_raw_fd(), 7, For::Input).expect("there is room");
@@ -33,7 +33,7 @@ fn a_socket_wakes_who_waits_once_for_each_watch() {
     let there = writer.join().expect("it writes");
     ring.wait(Duration::from_millis(20)).expect("it works");
     assert_eq!(ring.ready(), None, "it is not watched any more");
-    // What is there already is told at once.
+    // Input that is there already is reported at once.
     ring.watch(here.as_raw_fd(), 8, For::Input).expect("there is room");
     ring.wait(Duration::from_secs(10)).expect("it works");
     assert_eq!(ring.ready(), Some((8, For::Input)));
@@ -46,7 +46,7 @@ fn a_socket_wakes_who_waits_once_for_each_watch() {
 }
 
 #[test]
-fn room_is_waited_for_only_if_that_is_said() {
+fn room_is_waited_for_only_if_that_is_watched_for() {
     let mut ring = ring();
     let (here, _there) = UnixStream::pair().expect("it can be");
     ring.watch(here.as_raw_fd(), 1, For::Input).expect("there is room");
@@ -67,7 +67,7 @@ fn more_can_be_watched_than_the_queue_has_room_for_and_dropping_does_not_wait_fo
     pairs.iter_mut().step_by(2).for_each(|(_, there)| there.write_all(b"x").expect("it is open"));
     let (mut keys, begun) = (Vec::new(), Instant::now());
     while keys.len() < 50 {
-        assert!(begun.elapsed() < Duration::from_secs(10), "all are told: {keys:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "all are reported: {keys:?}");
         ring.wait(Duration::from_millis(100)).expect("it works");
         while let Some((key, For::Input)) = ring.ready() {
             keys.push(key);
@@ -77,5 +77,5 @@ fn more_can_be_watched_than_the_queue_has_room_for_and_dropping_does_not_wait_fo
     assert_eq!(keys, (0..100).step_by(2).collect::<Vec<u32>>());
     let begun = Instant::now();
     drop(ring);
-    assert!(begun.elapsed() < Duration::from_secs(2), "nobody waits for sockets");
+    assert!(begun.elapsed() < Duration::from_secs(2), "the drop does not wait for sockets");
 }

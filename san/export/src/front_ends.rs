@@ -146,7 +146,7 @@ pub enum AnySession {
 }
 
 impl AnySession {
-    /// Begins a session. The error says why that cannot be.
+    /// Begins a session. The error states why that cannot be.
     pub fn open(protocol: Protocol, opening: Opening<'_>) -> std::io::Result<AnySession> {
         let Opening { channel, bytes, name, chosen, attachment } = opening;
         Ok(match protocol {

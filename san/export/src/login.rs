@@ -42,7 +42,7 @@ pub enum LoginStep {
     Gone,
 }
 
-/// What a session is made of, beside its connection and its volume.
+/// What a session is made of, besides its connection and its volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
     /// What was negotiated, as the protocol itself writes it: at most [`Chosen::MOST`] bytes. Another node can serve the client

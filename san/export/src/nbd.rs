@@ -6,7 +6,7 @@
 //!                                        answers┘    └─▶ bytes
 //! ```
 //!
-//! Bytes are not trusted: whatever they are, they do not make it panic, nor keep more memory than is said here.
+//! Bytes are not trusted: whatever they are, they do not make it panic, nor keep more memory than is stated here.
 //!
 //! | module | idea |
 //! | --- | --- |

@@ -60,7 +60,7 @@ pub enum Next {
     Watch,
     /// At once: there may be more.
     More,
-    /// A little later, without anything that would say so.
+    /// A little later: nothing notifies of it.
     Later,
 }
 
@@ -99,8 +99,8 @@ pub enum QueueWatch {
 
 /// A client that was let in to a volume.
 ///
-/// A session is told to [receive](Session::receive) once when it is opened, and whenever its socket is ready; after each of these it
-/// is told to [send](Session::send), also if nothing is to be sent. All parts of a read come before it is
+/// The caller calls [receive](Session::receive) once when the session is opened, and whenever its socket is ready; after each of these
+/// it calls [send](Session::send), also if nothing is to be sent. All parts of a read come before the caller calls
 /// [complete](Session::complete). Requests of one client may be carried out in any order and at once: a protocol that promises an
 /// order keeps it itself.
 ///
@@ -137,11 +137,11 @@ pub trait Session {
     /// count.
     fn bytes(&self) -> usize;
 
-    /// Whether the session takes requests now. If not, it does once some are complete and sent. When it does again, it is told to
-    /// receive although its socket is not ready: requests that it has received and not added need nothing else.
+    /// Whether the session takes requests now. If not, it does once some are complete and sent. When it does again, the caller calls
+    /// [receive](Session::receive) although the socket is not ready: requests that were received and not added need nothing else.
     fn wants_requests(&self) -> bool;
 
-    /// Whether the client has said that it leaves. Its requests are still carried out.
+    /// Whether the client has announced that it leaves. Its requests are still carried out.
     fn is_leaving(&self) -> bool {
         false
     }

@@ -12,7 +12,7 @@
 //! Sources: the vhost-user protocol, <https://qemu-project.gitlab.io/qemu/interop/vhost-user.html>, and virtio 1.2,
 //! <https://docs.oasis-open.org/virtio/virtio/v1.2/virtio-v1.2.html> (2.7: split queues; 5.2: block devices).
 //!
-//! Nothing that a front-end says or has in its memory is trusted: it fails its own requests, or loses its connection. Nothing
+//! Nothing that a front-end sends or has in its memory is trusted: it fails its own requests, or loses its connection. Nothing
 //! here waits: a message is taken when all of it is there.
 //!
 //! | module | idea |

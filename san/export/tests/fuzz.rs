@@ -2,7 +2,7 @@
 //! takes more memory than it may, and answers what it has taken exactly once, in a form that can be read.
 //!
 //! `LOADLINE_FUZZ_SECONDS` (2) says how long it goes on, and `LOADLINE_FUZZ_SEED` (1) where it begins; the same seed makes the
-//! same inputs in the same order. Most inputs are what clients say, changed in a few places.
+//! same inputs in the same order. Most inputs are what clients send, changed in a few places.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, Read};
@@ -25,7 +25,7 @@ use loadline_san_export::nbd::session::Session;
 const BYTES: u64 = 40 * BLOCK_BYTES as u64;
 /// As many inputs at least, however slow the machine is.
 const LEAST: u64 = 3_000;
-/// What a connection may take: twice the longest request that is counted, one that is always taken, and what is said of errors.
+/// What a connection may take: twice the longest request that is counted, one that is always taken, and what is sent of errors.
 const MOST_TAKEN: usize = 3 * MOST_DATA as usize + (1 << 20);
 
 /// SplitMix64.
@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-/// What a client says until it has chosen, more or less.
+/// What a client sends until it has chosen a volume, more or less.
 fn options(random: &mut Random) -> Vec<u8> {
     let flags = if random.one_in(10) { random.one_of(&[0u32, 1, 7, u32::MAX]) } else { 3 };
     let mut said = flags.to_be_bytes().to_vec();
@@ -279,7 +279,7 @@ fn take(session: &mut Session, received: &mut Vec<u8>) {
     }
 }
 
-/// How many replies are complete. Structured ones can be read to the end; of simple ones the first can, since only who asked
+/// How many replies are complete. Structured ones can be read to the end; of simple ones the first can, since only the client
 /// knows which have data.
 fn replies(mut received: &[u8], structured: bool) -> u64 {
     let mut complete = 0;

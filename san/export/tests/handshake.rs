@@ -109,7 +109,7 @@ fn a_client_asks_what_there_is_and_goes() {
         ]
     );
     assert_eq!(&replies[1].2[4..7], b"vol");
-    assert_eq!(get_u64(&replies[5].2, 2), 1 << 30, "its size is told");
+    assert_eq!(get_u64(&replies[5].2, 2), 1 << 30, "its size is stated");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn what_cannot_be_had_is_told_and_another_may_be_chosen() {
 }
 
 #[test]
-fn who_does_not_speak_it_is_hung_up_on() {
+fn a_client_that_does_not_speak_the_protocol_is_disconnected() {
     for flags in [0, u32::from(handshake::NO_ZEROES), 0x8000_0003] {
         let mut handshake = Handshake::default();
         handshake.feed(&flags.to_be_bytes());

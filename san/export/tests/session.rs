@@ -41,7 +41,7 @@ impl Volume {
         Volume { bytes: vec![0; BYTES], held: vec![Held::Nothing; BLOCKS], pool: pool() }
     }
 
-    /// Carries out a request; what is read is told in parts of this many blocks.
+    /// Carries out a request; what is read comes in parts of this many blocks.
     fn carry_out(&mut self, session: &mut Session, asked: BlockRequest, part: usize) {
         let from = asked.sector as usize * 512;
         let range = from..from + asked.sectors as usize * 512;
@@ -57,7 +57,7 @@ impl Volume {
                 }
             }
             Operation::Map => {
-                // Something else may be told before.
+                // Another part may come before.
                 session.map(asked.slot, Map { ranges: Vec::new(), until: 1 });
                 session.map(asked.slot, self.map(from / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES), part));
             }
@@ -96,7 +96,7 @@ impl Volume {
         if holes.is_empty() { Content::Data(payload) } else { Content::Sparse(payload, holes) }
     }
 
-    /// What these blocks hold, as far as is told at once.
+    /// What these blocks hold, as far as one answer states.
     fn map(&self, blocks: std::ops::Range<usize>, most: usize) -> Map {
         let mut map = Map::from(0);
         for held in self.held[blocks].iter().take(most) {
@@ -120,7 +120,7 @@ fn hold(all: &mut [Held], bytes: &std::ops::Range<usize>, held: Held) {
     all[filled(bytes)].fill(held);
 }
 
-/// What is told of bytes: how many in a row hold the same.
+/// What a map states of bytes: how many in a row hold the same.
 fn extents(all: &[Held], bytes: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     let mut extents: Vec<(u32, u32)> = Vec::new();
     for sector in bytes.step_by(512) {
@@ -137,7 +137,7 @@ fn extents(all: &[Held], bytes: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     extents
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Answer {
     error: u32,

@@ -30,7 +30,7 @@ fn a_disk_is_read_written_flushed_trimmed_and_named() {
     request(&mut guest, 3, GET_ID, 0, 20);
     let asked = guest.take().unwrap();
     let kinds: Vec<_> = asked.iter().map(|asked| (asked.sector, asked.sectors)).collect();
-    assert_eq!(kinds, [(16, 16), (0, 0), (15, 3)], "what is only to be told is not asked");
+    assert_eq!(kinds, [(16, 16), (0, 0), (15, 3)], "what is only reported is not requested");
     for asked in asked {
         guest.carry_out(&asked);
         guest.session.complete(asked.slot, Ok(())).unwrap();
@@ -87,7 +87,7 @@ fn the_other_side_is_told_when_it_wants_to_be_and_says_so_itself_when_it_is_to()
         let _ = guest.call.read();
         let (queue, _) = guest.session.next_queue_watch().expect("its bell is to be watched");
         assert!(guest.session.next_queue_watch().is_none(), "once");
-        // It is to say so from the first request on.
+        // The front-end is to notify from the first request on.
         assert!(!guest.session.arm_queues());
         request(&mut guest, 0, FLUSH, 0, 0);
         assert!(guest.session.arm_queues(), "there is one already");
@@ -98,7 +98,7 @@ fn the_other_side_is_told_when_it_wants_to_be_and_says_so_itself_when_it_is_to()
         guest.tell(say::SET_VRING_KICK, &0_u64.to_le_bytes(), &[kick]);
         assert_eq!(guest.session.next_queue_watch(), Some((0, QueueWatch::No)));
         assert!(matches!(guest.session.next_queue_watch(), Some((0, QueueWatch::By(_)))));
-        // It wants to be told of the first answer, or of the third.
+        // It wants a notification of the first answer, or of the third.
         guest.memory.put(AVAILABLE + 4 + 2 * usize::from(SIZE), &0_u16.to_le_bytes());
         guest.serve().unwrap();
         assert_eq!(guest.call.read().unwrap(), 1);
@@ -193,7 +193,7 @@ fn a_chain_that_is_wrong_fails_itself_or_its_connection() {
             memory.offer(0);
         })
     };
-    // There is a place to say so.
+    // There is a place for the answer.
     for (what, pieces) in [
         ("no data", vec![head, status]),
         ("data of no whole sector", vec![head, (DATA, 100, true), status]),
@@ -392,7 +392,7 @@ fn one_that_goes_away_or_makes_its_memory_go_away_is_hung_up_on() {
     guest.carry_out(&asked[0]);
     guest.session.complete(asked[0].slot, Ok(())).unwrap();
     assert!(matches!(guest.take(), Err(SessionError::Lost)));
-    // The test's own mapping is gone as well: nobody looks at it any more.
+    // The test's own mapping is gone as well: nothing reads it any more.
     std::mem::forget(guest.memory);
 }
 
@@ -441,7 +441,7 @@ fn killed(number: u64, alone_since: u64) -> (Vec<u64>, Vec<u8>) {
         request(&mut guest, number, OUT, 8 * u64::from(number), 4096);
     }
     let asked = guest.take().unwrap();
-    // The second is answered, and one more is asked that nobody sees.
+    // The second is answered, and one more arrives that is not taken.
     guest.session.complete(asked[1].slot, Ok(())).unwrap();
     request(&mut guest, 4, OUT, 8 * 4, 4096);
     let memory = std::mem::replace(&mut guest.memory, Memory::new());
@@ -465,7 +465,7 @@ fn killed(number: u64, alone_since: u64) -> (Vec<u64>, Vec<u8>) {
 fn what_was_in_flight_when_the_server_died_is_begun_anew_once() {
     assert_eq!(killed(1, 1), (vec![0, 2, 3, 4], vec![0; 5]));
     assert_eq!(killed(5, 1), (vec![0, 2, 3, 4], vec![0; 5]), "attached several times, here only");
-    // T4: what another owner may have come between fails, and only what nobody has begun is done.
+    // T4: what another owner may have come between fails, and only what was not begun is done.
     assert_eq!(killed(5, 4), (vec![4], vec![1, 0, 1, 1, 0]));
 }
 

@@ -192,8 +192,8 @@ fn any_memory_is_borne() {
     assert!(answered > inputs, "most inputs come far: {answered} requests of {inputs}");
 }
 
-/// A message, more or less as front-ends say it.
-fn said(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
+/// A message, more or less as front-ends send it.
+fn random_message(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
     let what = match random.below(60) {
         0 => random.below(50) as u32,
         _ => random.one_of(&[
@@ -315,7 +315,7 @@ fn any_messages_are_borne() {
             guest.run_queue();
         }
         for _ in 0..random.below(30) {
-            let (bytes, files) = said(random, &guest);
+            let (bytes, files) = random_message(random, &guest);
             guest.send(&bytes, &files);
             match guest.listen() {
                 Ok(Listened::Watch | Listened::More) => taken += 1,

@@ -85,11 +85,11 @@ fn only_memory_is_mapped_that_can_be_replaced_when_it_goes_away() {
 }
 
 #[test]
-fn what_a_former_life_answered_is_told_though_nobody_asks_for_it() {
+fn an_answer_of_a_former_process_is_notified_without_a_new_request() {
     let mut guest = Guest::new(EVENT_IDX);
     request(&mut guest, 0, FLUSH, 0, 0);
     let asked = guest.take().unwrap();
-    // Answered, and the process dies before it tells.
+    // Answered, and the process dies before it notifies.
     guest.session.complete(asked[0].slot, Ok(())).unwrap();
     let _ = guest.call.read();
     let memory = std::mem::replace(&mut guest.memory, Memory::new());

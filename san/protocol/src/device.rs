@@ -75,41 +75,41 @@ pub enum DiskFault {
     #[error("nothing was ever written here")]
     Blank,
     /// It is something else.
-    #[error("this is something else, and not what Loadline writes to this place: look whose device it is")]
+    #[error("this is something else, and not what Loadline writes to this place: check what uses the device")]
     NotOurs,
     /// It was not written whole, or is corrupt.
     #[error(
-        "{what} says checksum {said:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
+        "{what} states checksum {stated:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
     )]
     Torn {
         /// What was looked for.
         what: &'static str,
-        /// What it says.
-        said: u32,
+        /// The value that is stored.
+        stated: u32,
         /// What it has.
         is: u32,
     },
     /// This program is too old for it.
     #[error(
-        "{what} of version {said} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
+        "{what} of version {stated} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
     )]
     Newer {
         /// What was looked for.
         what: &'static str,
-        /// What it says.
-        said: u16,
+        /// The value that is stored.
+        stated: u16,
         /// What this program knows.
         ours: u16,
     },
     /// A sector of the chunk table that belongs to another place.
     #[error(
-        "the chunk table speaks of chunk {said_chunk} of device {said}, and this is chunk {our_chunk} of {ours}: the device was copied, or has written to a wrong place"
+        "the chunk table speaks of chunk {stated_chunk} of device {stated}, and this is chunk {our_chunk} of {ours}: the device was copied, or has written to a wrong place"
     )]
     Other {
-        /// The device, as it says.
-        said: DeviceId,
-        /// The chunk, as it says.
-        said_chunk: u32,
+        /// The device in the entry.
+        stated: DeviceId,
+        /// The chunk in the entry.
+        stated_chunk: u32,
         /// The device that was expected.
         ours: DeviceId,
         /// The chunk that was expected.
@@ -163,13 +163,13 @@ impl Kind {
             let blank = whole.iter().all(|byte| *byte == 0);
             return Err(if blank { DiskFault::Blank } else { DiskFault::NotOurs });
         }
-        let (said, is) = (begin.crc.get(), loadline_base::crc::crc32c(&whole[COVERED..]));
-        if said != is {
-            return Err(DiskFault::Torn { what: self.what, said, is });
+        let (stated, is) = (begin.crc.get(), loadline_base::crc::crc32c(&whole[COVERED..]));
+        if stated != is {
+            return Err(DiskFault::Torn { what: self.what, stated, is });
         }
-        let said = begin.version.get();
-        if said > self.version {
-            return Err(DiskFault::Newer { what: self.what, said, ours: self.version });
+        let stated = begin.version.get();
+        if stated > self.version {
+            return Err(DiskFault::Newer { what: self.what, stated, ours: self.version });
         }
         T::ref_from_prefix(whole).map_err(|_| short)
     }
@@ -469,15 +469,15 @@ pub fn encode_use(of: Option<&ChunkUse>, device: DeviceId, chunk: u32) -> Result
 }
 
 /// The user of this chunk of this device, as the sector at the beginning of these bytes says. None: it is free, or nothing
-/// was ever said of it.
+/// was ever written of it.
 pub fn decode_use(bytes: &[u8], device: DeviceId, chunk: u32) -> Result<Option<ChunkUse>, DiskFault> {
     let (fields, rest) = match CHUNK.open::<ChunkBytes>(bytes) {
         Err(DiskFault::Blank) => return Ok(None),
         found => found?,
     };
-    let (said, said_chunk) = (DeviceId(fields.device.get()), fields.chunk.get());
-    if (said, said_chunk) != (device, chunk) {
-        return Err(DiskFault::Other { said, said_chunk, ours: device, our_chunk: chunk });
+    let (stated, stated_chunk) = (DeviceId(fields.device.get()), fields.chunk.get());
+    if (stated, stated_chunk) != (device, chunk) {
+        return Err(DiskFault::Other { stated, stated_chunk, ours: device, our_chunk: chunk });
     }
     fields.check()?;
     padding(rest)?;

@@ -19,7 +19,7 @@ pub const MOST_DATA_BLOCKS: u32 = 8192;
 pub struct FieldError {
     /// The field.
     pub what: &'static str,
-    /// What it says.
+    /// The value that is stored.
     pub value: u64,
     /// What it must be.
     pub rule: &'static str,

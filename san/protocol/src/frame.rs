@@ -67,16 +67,16 @@ pub fn decode(bytes: &[u8], ours: ClusterId) -> Result<Frame<'_>, DecodeError> {
     let short = DecodeError::TooShort { needed, got };
     let (header, body) =
         bytes.get(..needed).and_then(|frame| Header::ref_from_prefix(frame).ok()).ok_or(short)?;
-    let (said, is) = (header.crc.get(), header.checksum(body));
-    if said != is {
-        return Err(DecodeError::Checksum { said, is });
+    let (stated, is) = (header.crc.get(), header.checksum(body));
+    if stated != is {
+        return Err(DecodeError::Checksum { stated, is });
     }
     let cluster = ClusterId(header.cluster.get());
     if cluster != ours {
-        return Err(DecodeError::Cluster { said: cluster, ours });
+        return Err(DecodeError::Cluster { stated: cluster, ours });
     }
     let kind = Kind::from_code(header.begin.kind.get())
-        .ok_or(DecodeError::Kind { said: header.begin.kind.get() })?;
+        .ok_or(DecodeError::Kind { stated: header.begin.kind.get() })?;
     count("an epoch", header.epoch)?;
     let (body, blocks) = if kind.is_to_replica() {
         let body = ToReplicaBody::decode(kind, body)?;
@@ -86,9 +86,9 @@ pub fn decode(bytes: &[u8], ours: ClusterId) -> Result<Frame<'_>, DecodeError> {
         let body = ToOwnerBody::decode(kind, body)?;
         (Body::ToOwner(header.said_by_replica(), body), body.checksums().len())
     };
-    let (said, right) = (u64::from(header.begin.payload.get()), blocks as u64 * BLOCK);
-    if said != right {
-        return Err(DecodeError::Length { what: "the payload", kind, said, right });
+    let (stated, right) = (u64::from(header.begin.payload.get()), blocks as u64 * BLOCK);
+    if stated != right {
+        return Err(DecodeError::Length { what: "the payload", kind, stated, right });
     }
     Ok(Frame { header, body })
 }

@@ -64,10 +64,10 @@ pub struct Begin {
 impl Begin {
     pub(crate) fn check(&self) -> Result<(), DecodeError> {
         if self.magic != MAGIC {
-            return Err(DecodeError::NotOurs { said: u32::from_le_bytes(self.magic) });
+            return Err(DecodeError::NotOurs { stated: u32::from_le_bytes(self.magic) });
         }
         if self.version.get() != PROTOCOL_VERSION {
-            return Err(DecodeError::Version { said: self.version.get(), ours: PROTOCOL_VERSION });
+            return Err(DecodeError::Version { stated: self.version.get(), ours: PROTOCOL_VERSION });
         }
         let fits = self.body.get() as usize <= MOST_BODY;
         require(fits, "the length of a body", self.body, "must be at most 41943104")?;
@@ -155,55 +155,55 @@ pub enum DecodeError {
         got: usize,
     },
     /// It is something else.
-    #[error("a frame begins with {said:#010x}: this is no Loadline node; check the address and the port")]
+    #[error("a frame begins with {stated:#010x}: this is no Loadline node; check the address and the port")]
     NotOurs {
         /// What is there in place of the magic.
-        said: u32,
+        stated: u32,
     },
     /// A version that this program does not speak.
-    #[error("a node speaks version {said} of the protocol, and this one {ours}: upgrade the older node")]
+    #[error("a node speaks version {stated} of the protocol, and this one {ours}: upgrade the older node")]
     Version {
-        /// What the frame says.
-        said: u16,
+        /// The value in the frame.
+        stated: u16,
         /// What this program speaks.
         ours: u16,
     },
     /// A node of another cluster.
     #[error(
-        "a node of cluster {said} has sent this, and this is cluster {ours}: correct the address that one of the two has for the other"
+        "a node of cluster {stated} has sent this, and this is cluster {ours}: correct the address that one of the two has for the other"
     )]
     Cluster {
-        /// What the frame says.
-        said: ClusterId,
+        /// The value in the frame.
+        stated: ClusterId,
         /// What was expected.
         ours: ClusterId,
     },
     /// There is no such message.
-    #[error("a frame is of kind {said}, and version {PROTOCOL_VERSION} has none such: report it")]
+    #[error("a frame is of kind {stated}, and version {PROTOCOL_VERSION} has none such: report it")]
     Kind {
-        /// What the frame says.
-        said: u16,
+        /// The value in the frame.
+        stated: u16,
     },
     /// It has changed on the way.
     #[error(
-        "a frame says checksum {said:#010x}, and has {is:#010x}: the network or a memory changes data; check both"
+        "a frame states checksum {stated:#010x}, and has {is:#010x}: the network or a memory changes data; check both"
     )]
     Checksum {
-        /// What the frame says.
-        said: u32,
+        /// The value in the frame.
+        stated: u32,
         /// What it has.
         is: u32,
     },
     /// A length that the content contradicts.
-    #[error("{what} of a frame of kind {kind:?} says {said} bytes, and its content {right}: report it")]
+    #[error("{what} of a frame of kind {kind:?} states {stated} bytes, and its content {right}: report it")]
     Length {
         /// The name of the length that is wrong.
         what: &'static str,
         /// The kind of the frame.
         kind: Kind,
-        /// Bytes, as the header says.
-        said: u64,
-        /// Bytes, as the content says.
+        /// Bytes, by the header.
+        stated: u64,
+        /// Bytes, by the content.
         right: u64,
     },
     /// A value that cannot be.
@@ -213,8 +213,8 @@ pub enum DecodeError {
 
 /// A body with nothing behind it.
 pub(crate) fn whole<B: Wire>(kind: Kind, bytes: &[u8]) -> Result<&B, DecodeError> {
-    let (said, right) = (bytes.len() as u64, size_of::<B>() as u64);
-    let wrong = DecodeError::Length { what: "the body", kind, said, right };
+    let (stated, right) = (bytes.len() as u64, size_of::<B>() as u64);
+    let wrong = DecodeError::Length { what: "the body", kind, stated, right };
     let body = B::ref_from_bytes(bytes).map_err(|_| wrong)?;
     body.check()?;
     Ok(body)
@@ -222,7 +222,7 @@ pub(crate) fn whole<B: Wire>(kind: Kind, bytes: &[u8]) -> Result<&B, DecodeError
 
 /// Nothing at all.
 pub(crate) fn empty(kind: Kind, bytes: &[u8]) -> Result<(), DecodeError> {
-    let wrong = DecodeError::Length { what: "the body", kind, said: bytes.len() as u64, right: 0 };
+    let wrong = DecodeError::Length { what: "the body", kind, stated: bytes.len() as u64, right: 0 };
     if bytes.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn empty(kind: Kind, bytes: &[u8]) -> Result<(), DecodeError> {
 pub(crate) fn with_table<B: Wire, T: Wire>(kind: Kind, bytes: &[u8]) -> Result<(&B, &[T]), DecodeError> {
     let count = bytes.len().saturating_sub(size_of::<B>()) / size_of::<T>();
     let right = (size_of::<B>() + count * size_of::<T>()) as u64;
-    let wrong = DecodeError::Length { what: "the body", kind, said: bytes.len() as u64, right };
+    let wrong = DecodeError::Length { what: "the body", kind, stated: bytes.len() as u64, right };
     let (body, rest) = B::ref_from_prefix(bytes).map_err(|_| wrong)?;
     let table = <[T]>::ref_from_bytes(rest).map_err(|_| wrong)?;
     body.check()?;
@@ -240,9 +240,9 @@ pub(crate) fn with_table<B: Wire, T: Wire>(kind: Kind, bytes: &[u8]) -> Result<(
 
 /// As many checksums as blocks of data.
 pub(crate) fn same_count(kind: Kind, checksums: usize, blocks: u32) -> Result<(), DecodeError> {
-    let (said, right) = (checksums as u64 * 4, u64::from(blocks) * 4);
-    let wrong = DecodeError::Length { what: "the table of checksums", kind, said, right };
-    if said == right { Ok(()) } else { Err(wrong) }
+    let (stated, right) = (checksums as u64 * 4, u64::from(blocks) * 4);
+    let wrong = DecodeError::Length { what: "the table of checksums", kind, stated, right };
+    if stated == right { Ok(()) } else { Err(wrong) }
 }
 
 /// Adds a frame to bytes. What it refuses leaves them as they were.

@@ -178,39 +178,39 @@ pub enum LogFault {
     NotARecord,
     /// It was not written whole, or is corrupt.
     #[error(
-        "a log record says checksum {said:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
+        "a log record states checksum {stated:#010x}, and has {is:#010x}: it is torn, or the device has changed it"
     )]
     Torn {
-        /// What it says.
-        said: u32,
+        /// The value that is stored.
+        stated: u32,
         /// What it has.
         is: u32,
     },
     /// This program is too old for it.
     #[error(
-        "a log record of version {said} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
+        "a log record of version {stated} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
     )]
     Newer {
-        /// What it says.
-        said: u16,
+        /// The value that is stored.
+        stated: u16,
         /// What this program knows.
         ours: u16,
     },
     /// It belongs to another log.
-    #[error("a log record is of {said}, and {ours} is looked for: it was left here by another log")]
+    #[error("a log record is of {stated}, and {ours} is expected: it was left here by another log")]
     OtherReplica {
-        /// What it says.
-        said: ReplicaId,
+        /// The value that is stored.
+        stated: ReplicaId,
         /// What was expected.
         ours: ReplicaId,
     },
     /// It is of a former time of this log, or of a time that never was.
     #[error(
-        "a log record is of generation {said}, and {from} to {to} are looked for: it was left here by a former life"
+        "a log record is of generation {stated}, and {from} to {to} are expected: it was left here by a former life"
     )]
     OtherGeneration {
-        /// What it says.
-        said: u64,
+        /// The value that is stored.
+        stated: u64,
         /// The first that was expected.
         from: u64,
         /// The last.
@@ -351,15 +351,15 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
     }
     same(header.crc, header_crc(expected.key, first))?;
     if header.version.get() > LOG_VERSION {
-        return Err(LogFault::Newer { said: header.version.get(), ours: LOG_VERSION });
+        return Err(LogFault::Newer { stated: header.version.get(), ours: LOG_VERSION });
     }
-    let (said, ours) = (ReplicaId(header.replica.get()), expected.replica);
-    if said != ours {
-        return Err(LogFault::OtherReplica { said, ours });
+    let (stated, ours) = (ReplicaId(header.replica.get()), expected.replica);
+    if stated != ours {
+        return Err(LogFault::OtherReplica { stated, ours });
     }
-    let (said, of) = (header.generation.get(), &expected.generations);
-    if !of.contains(&said) {
-        return Err(LogFault::OtherGeneration { said, from: *of.start(), to: *of.end() });
+    let (stated, of) = (header.generation.get(), &expected.generations);
+    if !of.contains(&stated) {
+        return Err(LogFault::OtherGeneration { stated, from: *of.start(), to: *of.end() });
     }
     require(header.group == expected.group.0, "the group", header.group, "must be that of the replica")?;
     header.check()?;
@@ -380,7 +380,7 @@ pub fn decode<'a>(bytes: &'a [u8], expected: &Expected) -> Result<LogView<'a>, L
     Ok(LogView { header, checksums })
 }
 
-fn same(said: U32, is: u32) -> Result<(), LogFault> {
-    let said = said.get();
-    if said == is { Ok(()) } else { Err(LogFault::Torn { said, is }) }
+fn same(stated: U32, is: u32) -> Result<(), LogFault> {
+    let stated = stated.get();
+    if stated == is { Ok(()) } else { Err(LogFault::Torn { stated, is }) }
 }

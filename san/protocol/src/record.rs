@@ -129,30 +129,30 @@ pub enum RecordFault {
     NotARecord,
     /// It has changed.
     #[error(
-        "a volume's record says checksum {said:#010x}, and has {is:#010x}: restore it from a backup of the store"
+        "a volume's record states checksum {stated:#010x}, and has {is:#010x}: restore it from a backup of the store"
     )]
     Corrupt {
-        /// What it says.
-        said: u32,
+        /// The value that is stored.
+        stated: u32,
         /// What it has.
         is: u32,
     },
     /// This program is too old for it.
     #[error(
-        "a volume's record of version {said} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
+        "a volume's record of version {stated} was written by a newer Loadline, and this one knows {ours}: upgrade this node"
     )]
     Newer {
-        /// What it says.
-        said: u16,
+        /// The value that is stored.
+        stated: u16,
         /// What this program knows.
         ours: u16,
     },
     /// A length that the counts contradict.
-    #[error("a volume's record says {said} bytes, and its counts {right}: report it, with the record")]
+    #[error("a volume's record states {stated} bytes, and its counts {right}: report it, with the record")]
     Length {
-        /// Bytes, as it says, or as there are.
-        said: u64,
-        /// Bytes, as the counts say.
+        /// Bytes that the record states, or that there are.
+        stated: u64,
+        /// Bytes, by the counts.
         right: u64,
     },
     /// A value that cannot be.
@@ -257,13 +257,13 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
     let holds = length >= size_of::<Begin>();
     require(holds, "the length", begin.length, "must be at least 18")?;
     let covered = bytes.get(COVERED..length).ok_or(truncated(length))?;
-    let (said, is) = (begin.crc.get(), loadline_base::crc::crc32c(covered));
-    if said != is {
-        return Err(RecordFault::Corrupt { said, is });
+    let (stated, is) = (begin.crc.get(), loadline_base::crc::crc32c(covered));
+    if stated != is {
+        return Err(RecordFault::Corrupt { stated, is });
     }
     let version = begin.version.get();
     if version > RECORD_VERSION {
-        return Err(RecordFault::Newer { said: version, ours: RECORD_VERSION });
+        return Err(RecordFault::Newer { stated: version, ours: RECORD_VERSION });
     }
     check_length(length)?;
     let (head, rest) = Head::ref_from_prefix(bytes).map_err(|_| truncated(HEAD))?;
@@ -276,7 +276,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record, RecordFault> {
         + many(head.in_sync, size_of::<Member>())
         + many(head.departed, size_of::<DepartedBytes>());
     if right != got as u64 || length != got {
-        return Err(RecordFault::Length { said: got as u64, right });
+        return Err(RecordFault::Length { stated: got as u64, right });
     }
     let (claims, rest) = table::<ClaimBytes>(rest, head.claims).ok_or(truncated(length))?;
     let (homes, rest) = table::<Home>(rest, head.homes).ok_or(truncated(length))?;

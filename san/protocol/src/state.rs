@@ -1,13 +1,13 @@
-//! What a replica keeps of itself, beside its log and its extents: one page, and what is too long for it.
+//! What a replica keeps of itself, besides its log and its extents: one page, and side pages for lists that are too long for it.
 //!
 //! ```text
 //! page: fields 204 B │ truncations │ holes │ zeroes
-//! beside it: the list of a returning replica │ tombstones │ zeroes, to whole sectors
+//! side pages: the list of a returning replica │ tombstones │ zeroes, to whole sectors
 //! ```
 //!
 //! The page lies on the device twice. Each change writes both, one after the other, so one of them is always whole, and
-//! of two that are whole the one with the higher version counts. What lies beside the page has no beginning of its own:
-//! the page says how long it is, and its checksum.
+//! of two that are whole the one with the higher version counts. The side pages have no beginning of their own:
+//! the page has their length and their checksum.
 
 use std::ops::Range;
 
@@ -30,14 +30,14 @@ pub const STATE_MAGIC: [u8; 8] = *b"LLrstate";
 pub const MOST_TRUNCATIONS: usize = 64;
 /// The most holes of a log of which a page knows.
 pub const MOST_HOLES: usize = 16;
-/// The most ranges in the list beside a page.
+/// The most ranges in the list of the side pages.
 pub const MOST_LISTED: u32 = 16_384;
-/// The most tombstones beside a page.
+/// The most tombstones in the side pages.
 pub const MOST_TOMBSTONES: u32 = 16_384;
 
 const STATE: Kind =
     Kind { what: "the page of a replica", magic: STATE_MAGIC, version: STATE_VERSION, bytes: PAGE };
-const BESIDE: &str = "what lies beside the page of a replica";
+const SIDE: &str = "the side pages of a replica";
 
 /// The durable state of a replica, apart from its log and its extents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct ReplicaState {
     pub holes: Vec<Hole>,
     /// How often everything was forgotten: slots of an earlier content do not count.
     pub content: u64,
-    /// What lies beside the page.
+    /// The side pages.
     pub side: Side,
 }
 
@@ -113,7 +113,7 @@ pub struct Hole {
     pub at: u64,
 }
 
-/// What lies beside a page, because it is too long for it.
+/// The side pages: the lists that are too long for the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Side {
     /// How often it was written.
@@ -238,13 +238,13 @@ impl Wire for TombstoneBytes {
 
 impl Wire for SideBytes {
     fn check(&self) -> Result<(), FieldError> {
-        count("the version of what lies beside a page", self.version)?;
+        count("the version of the side pages", self.version)?;
         let most = self.ranges <= MOST_LISTED;
-        require(most, "the ranges beside a page", self.ranges, "must be at most 16384")?;
+        require(most, "the ranges in the side pages", self.ranges, "must be at most 16384")?;
         let most = self.tombstones <= MOST_TOMBSTONES;
-        require(most, "the tombstones beside a page", self.tombstones, "must be at most 16384")?;
+        require(most, "the tombstones in the side pages", self.tombstones, "must be at most 16384")?;
         let holds = self.ranges != 0 || self.tombstones != 0 || self.crc == 0;
-        require(holds, "the checksum of nothing beside a page", self.crc, "must be 0")
+        require(holds, "the checksum of empty side pages", self.crc, "must be 0")
     }
 }
 
@@ -415,7 +415,7 @@ pub fn encode_side(ranges: &[Range<u64>], tombstones: &[Tombstone]) -> Result<Ve
     Ok(out)
 }
 
-/// The checksum of what lies beside a page: CRC32C of all of it; 0 if it is nothing.
+/// The checksum of the side pages: CRC32C of all of it; 0 if it is nothing.
 pub fn side_crc(bytes: &[u8]) -> u32 {
     loadline_base::crc::crc32c(bytes)
 }
@@ -431,11 +431,11 @@ pub fn side_length(ranges: u32, tombstones: u32) -> u64 {
 pub fn decode_side(bytes: &[u8], side: &Side) -> Result<(Vec<Range<u64>>, Vec<Tombstone>), DiskFault> {
     SideBytes::from(side).check()?;
     let needed = side_length(side.ranges, side.tombstones) as usize;
-    let short = DiskFault::Short { what: BESIDE, needed, got: bytes.len() };
+    let short = DiskFault::Short { what: SIDE, needed, got: bytes.len() };
     let whole = bytes.get(..needed).ok_or(short)?;
-    let (said, is) = (side.crc, side_crc(whole));
-    if said != is {
-        return Err(DiskFault::Torn { what: BESIDE, said, is });
+    let (stated, is) = (side.crc, side_crc(whole));
+    if stated != is {
+        return Err(DiskFault::Torn { what: SIDE, stated, is });
     }
     let (ranges, rest) = table::<RangeBytes>(whole, side.ranges).ok_or(short)?;
     let (tombstones, rest) = table::<TombstoneBytes>(rest, side.tombstones).ok_or(short)?;

@@ -43,7 +43,7 @@ impl Wire for SealedBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct AliveBody {
-    /// When it was asked: nanoseconds of the owner's clock, as the question said.
+    /// When it was asked: nanoseconds of the owner's clock, as the request has it.
     pub asked_ns: U64,
     /// 1 if it grants a lease, else 0.
     pub granted: U32,
@@ -265,7 +265,7 @@ impl<'a> ToOwnerBody<'a> {
             Kind::Damaged => empty(kind, bytes).map(|()| Self::Damaged),
             Kind::Probed => whole(kind, bytes).map(Self::Probed),
             Kind::Corrupt => whole(kind, bytes).map(Self::Corrupt),
-            _ => Err(DecodeError::Kind { said: kind.code() }),
+            _ => Err(DecodeError::Kind { stated: kind.code() }),
         }
     }
 

@@ -253,7 +253,7 @@ impl<'a> ToReplicaBody<'a> {
             Kind::Joined => bare(Self::Joined),
             Kind::Release => bare(Self::Release),
             Kind::Probe => bare(Self::Probe),
-            _ => Err(DecodeError::Kind { said: kind.code() }),
+            _ => Err(DecodeError::Kind { stated: kind.code() }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Everything that can be said comes back as it was; and what was changed on the way is refused.
+//! Everything that can be encoded is decoded to what it was; and bytes that were changed on the way are refused.
 
 mod common;
 
@@ -169,18 +169,18 @@ fn what_is_not_for_us_says_why() {
     let bytes = hello();
     let other = ClusterId(1);
     let error = decode(&bytes, other).unwrap_err();
-    assert_eq!(error, DecodeError::Cluster { said: CLUSTER, ours: other });
+    assert_eq!(error, DecodeError::Cluster { stated: CLUSTER, ours: other });
     assert!(error.to_string().contains("cluster 0123456789abcdef0011223344556677"), "{error}");
 
     let mut newer = bytes.clone();
     newer[4] = 2;
     let error = decode(&newer, CLUSTER).unwrap_err();
-    assert_eq!(error, DecodeError::Version { said: 2, ours: 1 });
+    assert_eq!(error, DecodeError::Version { stated: 2, ours: 1 });
     assert_eq!(needed(&newer), Err(error));
     assert!(error.to_string().contains("upgrade the older node"), "{error}");
 
     let stranger = b"GET / HTTP/1.1\r\n";
-    assert_eq!(needed(stranger), Err(DecodeError::NotOurs { said: u32::from_le_bytes(*b"GET ") }));
+    assert_eq!(needed(stranger), Err(DecodeError::NotOurs { stated: u32::from_le_bytes(*b"GET ") }));
 }
 
 #[test]

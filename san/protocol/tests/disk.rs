@@ -46,10 +46,10 @@ proptest! {
     fn the_use_of_a_chunk_comes_back_as_it_was(used in uses(), chunk in any::<u32>()) {
         let bytes = encode_use(used.as_ref(), DEVICE, chunk).unwrap();
         prop_assert_eq!(decode_use(&bytes, DEVICE, chunk), Ok(used));
-        let fault = DiskFault::Other { said: DEVICE, said_chunk: chunk, ours: DEVICE, our_chunk: chunk ^ 1 };
+        let fault = DiskFault::Other { stated: DEVICE, stated_chunk: chunk, ours: DEVICE, our_chunk: chunk ^ 1 };
         prop_assert_eq!(decode_use(&bytes, DEVICE, chunk ^ 1), Err(fault));
         let ours = DeviceId(1);
-        let fault = DiskFault::Other { said: DEVICE, said_chunk: chunk, ours, our_chunk: chunk };
+        let fault = DiskFault::Other { stated: DEVICE, stated_chunk: chunk, ours, our_chunk: chunk };
         prop_assert_eq!(decode_use(&bytes, ours, chunk), Err(fault));
     }
 
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn what_lies_beside_a_page_comes_back_as_it_was(lists in sides(), more in 0..600usize) {
+    fn side_pages_come_back_as_they_were(lists in sides(), more in 0..600usize) {
         let (mut bytes, side) = (lists.bytes(), lists.side());
         let length = side_length(side.ranges, side.tombstones);
         prop_assert_eq!(bytes.len() as u64, length);
@@ -96,7 +96,7 @@ proptest! {
         let bytes = sector(Some(&slot), HOLDER);
         prop_assert_eq!(slot::decode(&bytes, HOLDER, blocks), Ok(Some(slot)));
         prop_assert_eq!(slot::decode(&bytes, HOLDER, 64), Ok(Some(slot)));
-        // It is refused for anybody else and in any other place, and does not count for those who have forgotten it.
+        // It is refused for any other replica and in any other place, and does not count for a replica that has forgotten it.
         let other = Holder { replica: ReplicaId(78), ..HOLDER };
         let elsewhere = Holder { at: HOLDER.at + 512, ..HOLDER };
         for (holder, what) in [(other, "the replica of a slot"), (elsewhere, "the place of a slot")] {
@@ -199,7 +199,7 @@ fn as_every_format<T: std::fmt::Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> R
     newer[14..].fill(0xff);
     mend(&mut newer);
     let fault = decode(&newer).unwrap_err();
-    assert!(matches!(fault, DiskFault::Newer { said: 2, ours: 1, .. }), "{fault}");
+    assert!(matches!(fault, DiskFault::Newer { stated: 2, ours: 1, .. }), "{fault}");
     assert!(fault.to_string().contains("upgrade this node"), "{fault}");
     newer[20] = 0;
     let fault = decode(&newer).unwrap_err();
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_changed_beside_a_page_is_seen(lists in sides()) {
+    fn a_changed_bit_of_the_side_pages_is_found(lists in sides()) {
         let (mut bytes, side) = (lists.bytes(), lists.side());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -436,11 +436,11 @@ fn pages_that_cannot_be_are_refused() {
     assert_eq!(refused(&|s| s.holes[1].to = over), "the number behind a hole");
     assert_eq!(refused(&|s| s.holes[0].at = 511), "the place behind a hole");
     assert_eq!(refused(&|s| s.holes.reverse()), "the first number of a hole");
-    assert_eq!(refused(&|s| s.side.version = over), "the version of what lies beside a page");
-    assert_eq!(refused(&|s| s.side.ranges = MOST_LISTED + 1), "the ranges beside a page");
-    assert_eq!(refused(&|s| s.side.tombstones = u32::MAX), "the tombstones beside a page");
+    assert_eq!(refused(&|s| s.side.version = over), "the version of the side pages");
+    assert_eq!(refused(&|s| s.side.ranges = MOST_LISTED + 1), "the ranges in the side pages");
+    assert_eq!(refused(&|s| s.side.tombstones = u32::MAX), "the tombstones in the side pages");
     let nothing = Side { crc: 1, ..Side::default() };
-    assert_eq!(refused(&|s| s.side = nothing), "the checksum of nothing beside a page");
+    assert_eq!(refused(&|s| s.side = nothing), "the checksum of empty side pages");
 
     let mut most = state();
     most.truncations = vec![drop; MOST_TRUNCATIONS];
@@ -452,7 +452,7 @@ fn pages_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_beside_a_page_is_refused() {
+fn side_pages_that_cannot_be_are_refused() {
     let listed = |ranges: &[Range<u64>]| encode_side(ranges, &[]).unwrap_err().what;
     assert_eq!(listed(&[Range { start: 5, end: 5 }]), "the end of a range of blocks");
     assert_eq!(listed(&[0..1, 2..MOST_BLOCKS + 1]), "the end of a range of blocks");
@@ -460,7 +460,7 @@ fn what_cannot_be_beside_a_page_is_refused() {
     assert_eq!(listed(&[0..5, 5..6]), "the start of a range of blocks");
     assert_eq!(listed(&[256..257, 1..2]), "the start of a range of blocks");
     let ranges: Vec<_> = (0..=u64::from(MOST_LISTED)).map(|at| 2 * at..2 * at + 1).collect();
-    assert_eq!(listed(&ranges), "the ranges beside a page");
+    assert_eq!(listed(&ranges), "the ranges in the side pages");
 
     let dead = |extents, stamp| Tombstone { extents, stamp: Epoch(stamp) };
     let buried = |tombstones: &[Tombstone]| encode_side(&[], tombstones).unwrap_err().what;
@@ -471,7 +471,7 @@ fn what_cannot_be_beside_a_page_is_refused() {
     // These were trimmed at different times.
     encode_side(&[], &[dead(0..3, 1), dead(3..4, 2)]).unwrap();
     let many: Vec<_> = (0..=u64::from(MOST_TOMBSTONES)).map(|at| dead(at..at + 1, 1)).collect();
-    assert_eq!(buried(&many), "the tombstones beside a page");
+    assert_eq!(buried(&many), "the tombstones in the side pages");
 
     let most = SideLists { ranges: ranges[1..].to_vec(), tombstones: many[1..].to_vec() };
     let (bytes, side) = (most.bytes(), most.side());
@@ -512,7 +512,7 @@ fn the_formats_do_not_change_unseen() {
     assert_eq!(hex(&encode_use(Some(&log_use()), DEVICE, CHUNK).unwrap()), USED);
     assert_eq!(hex(&state().encode().unwrap()), STATE);
     let dead = Tombstone { extents: 7..9, stamp: Epoch(6) };
-    assert_eq!(hex(&encode_side(&[1..3, 4..5], &[dead]).unwrap()), BESIDE);
+    assert_eq!(hex(&encode_side(&[1..3, 4..5], &[dead]).unwrap()), SIDE);
     assert_eq!(hex(&sector(Some(&used_slot()), HOLDER)), SLOT);
 }
 
@@ -528,7 +528,7 @@ const STATE: &str = "\
     360100000000000008000000000000000300000000000000c80000000000000003000000000000000100000000000000\
     0200000001000000cdab0000ff0000000000000007000000000000000600000000000000ff0000000000000000010000\
     00000000000200000000000000010000000000000401";
-const BESIDE: &str = "\
+const SIDE: &str = "\
     010000000000000003000000000000000400000000000000050000000000000007000000000000000900000000000000\
     06";
 const SLOT: &str = "\

@@ -1,7 +1,7 @@
 //! Any bytes, to every decoder: none panics, and what one takes encodes to the same bytes.
 //!
 //! `LOADLINE_FUZZ_SECONDS` (2) says how long it goes on, and `LOADLINE_FUZZ_SEED` (1) where it begins; the same seed
-//! makes the same inputs in the same order. Most inputs are what can be said, changed, and then given the right
+//! makes the same inputs in the same order. Most inputs are what can be encoded, changed, and then given the right
 //! checksums and often the right length, so that the checks behind those are reached.
 
 mod common;
@@ -289,7 +289,7 @@ fn everything() -> Vec<String> {
         .collect()
 }
 
-/// What can be said, of each format.
+/// What can be encoded, of each format.
 struct Corpus {
     runner: TestRunner,
     frames: Vec<Vec<u8>>,

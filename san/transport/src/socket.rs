@@ -25,7 +25,7 @@ pub enum Received {
 
 /// Reads what is there, as far as there is room for it.
 pub fn receive(socket: &impl AsFd, into: &mut [u8]) -> Received {
-    // SAFETY: the memory is borrowed for the call, and as long as said.
+    // SAFETY: the memory is borrowed for the call, and has this length.
     let got = unsafe {
         libc::recv(socket.as_fd().as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT)
     };
@@ -46,7 +46,7 @@ pub fn receive_to(socket: &impl AsFd, spaces: &mut [IoSliceMut]) -> Received {
     received(unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &mut header, libc::MSG_DONTWAIT) })
 }
 
-/// What a call says of it.
+/// The result of a call.
 fn received(got: isize) -> Received {
     match usize::try_from(got) {
         Ok(0) => Received::End,
@@ -93,9 +93,9 @@ pub fn send_all(socket: &impl AsFd, out: &mut Outbox) -> io::Result<bool> {
 /// have closed only its own direction (libnbd does after its farewell), takes that for a failure.
 pub fn throw_away(socket: &impl AsFd) {
     let mut scratch = [0u8; 16 << 10];
-    // As much as a socket holds at the most: who goes on sending is reset.
+    // As much as a socket holds at the most: a client that goes on sending is reset.
     for _ in 0..1024 {
-        // SAFETY: the buffer is as long as is said, and borrowed for the call.
+        // SAFETY: the buffer has this length, and is borrowed for the call.
         let got = unsafe {
             libc::recv(
                 socket.as_fd().as_raw_fd(),

@@ -41,7 +41,7 @@ pub enum DeviceError {
     ReadOnly {
         /// What was named.
         path: PathBuf,
-        /// What says so.
+        /// What refuses it.
         why: String,
     },
     /// Another process has locked it.
@@ -65,7 +65,7 @@ pub enum DeviceError {
     NoLocks {
         /// What was named.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// Its sectors are too large.
@@ -99,7 +99,7 @@ pub enum DeviceError {
     },
     /// It cannot be read.
     #[error(
-        "{} cannot be read at byte {at}: {error}. See what the kernel's log says of the device",
+        "{} cannot be read at byte {at}: {error}. See the kernel's log for the device",
         path.display()
     )]
     Unreadable {
@@ -107,7 +107,7 @@ pub enum DeviceError {
         path: PathBuf,
         /// Where, in bytes.
         at: u64,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// It is longer than this process may write.
@@ -131,7 +131,7 @@ pub enum DeviceError {
         path: PathBuf,
         /// What was to be done.
         what: &'static str,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }

@@ -64,7 +64,7 @@ fn open_to_write(patience: &Patience, device: bool) -> Result<File, DeviceError>
     // A pipe or a terminal that took its place must neither stop us nor become ours.
     let mut flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_DIRECT;
     if device {
-        // On a block device this fails while anyone else has claimed it: a mount, swap space, RAID, LVM.
+        // On a block device this fails while it is claimed by another user: a mount, swap space, RAID, LVM.
         flags |= OFlag::O_EXCL;
     }
     let path = patience.path;
@@ -133,7 +133,7 @@ fn settle(file: &File, direct: bool) -> nix::Result<()> {
     if !direct {
         wanted -= OFlag::O_DIRECT;
     }
-    // When it was read last is of no interest, and costs a read of a file in memory 3 % to note. Only the owner may say so.
+    // When it was read last is of no interest, and costs a read of a file in memory 3 % to note. Only the owner may set that.
     fcntl(file, FcntlArg::F_SETFL(wanted | OFlag::O_NOATIME))
         .or_else(|_| fcntl(file, FcntlArg::F_SETFL(wanted)))
         .map(drop)

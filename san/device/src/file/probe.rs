@@ -31,7 +31,7 @@ pub(super) struct Properties {
     pub(super) in_memory: bool,
 }
 
-/// Looks at what can be seen without opening it, which may have effects: of a tape, for one.
+/// Reads what can be read without opening the file, since to open it may have effects: of a tape, for one.
 pub(super) fn check(path: &Path) -> Result<Metadata, DeviceError> {
     let owned = || path.to_owned();
     let metadata = fs::metadata(path).map_err(|error| match error.kind() {
@@ -45,7 +45,7 @@ pub(super) fn check(path: &Path) -> Result<Metadata, DeviceError> {
     if !kind.is_file() && !kind.is_block_device() {
         return Err(DeviceError::Kind { path: owned(), kind: "neither a file nor a block device" });
     }
-    // The superuser may write to it all the same; somebody has said that nobody should.
+    // The superuser may write to it all the same; but its permissions state that no process should.
     if kind.is_file() && metadata.permissions().mode() & 0o222 == 0 {
         return Err(DeviceError::ReadOnly {
             path: owned(),
@@ -123,7 +123,7 @@ fn ask(device: &File) -> nix::Result<BlockDevice> {
     Ok(BlockDevice { bytes, sector: sector.max(1) as u64, read_only: read_only != 0 })
 }
 
-/// What the kernel says that direct I/O must be aligned to (`STATX_DIOALIGN`, Linux 6.1, not of every file system): 0 where
+/// The alignment that the kernel states for direct I/O (`STATX_DIOALIGN`, Linux 6.1, not of every file system): 0 where
 /// there is no direct I/O, though the flag is taken.
 fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: statx is plain data for which zeros are valid; the call fills it for an open descriptor, with an
@@ -140,7 +140,7 @@ fn direct_alignment(file: &File) -> Option<u32> {
     (found.stx_mask & libc::STATX_DIOALIGN != 0).then_some(asked)
 }
 
-/// Where the kernel does not say, the second sector of the file is tried.
+/// Where the kernel states none, the second sector of the file is tried.
 fn takes_a_sector(file: &File) -> io::Result<bool> {
     let mut sector = [Sector::ZERO];
     match file.read_at(&mut sector[0].0, SMALLEST) {

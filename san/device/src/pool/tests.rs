@@ -62,7 +62,7 @@ fn what_was_given_back_is_used_again() {
     drop(first);
     let again = pool.take(1).unwrap();
     assert_eq!(again.0.as_ptr(), place);
-    assert_eq!(again.bytes()[0], 1, "it is not zeroed: who takes it fills it");
+    assert_eq!(again.bytes()[0], 1, "it is not zeroed: the code that takes it fills it");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_spare_region_helps_a_class_out_and_goes_back_to_the_system_when_it_is_not_u
     let place = last.as_ptr();
     drop(last);
     pool.let_go();
-    // Whoever takes it next is given what the system gave: zeroes.
+    // The next use gets what the system gave: zeroes.
     let all: Vec<BlocksMut> = (0..8).map(|_| pool.take(1).unwrap()).collect();
     let again = all.iter().find(|blocks| blocks.0.as_ptr() == place).expect("it is used again");
     assert!(again.0.bytes().iter().all(|byte| *byte == 0));

@@ -10,7 +10,7 @@ pub enum UringError {
     /// Here it is not allowed, or missing.
     #[error("io_uring is refused here ({error}): {}", without_io_uring(error))]
     Refused {
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// Too little or too much of something.
@@ -50,7 +50,7 @@ pub enum UringError {
         store: u32,
         /// What was to be done.
         what: &'static str,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }

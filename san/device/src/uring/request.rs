@@ -23,7 +23,7 @@ pub(super) enum Next {
     Again,
 }
 
-/// What is being done. All memory that the kernel is told of is in here, or in the request's vectors.
+/// What is being done. All memory that the kernel gets is in here, or in the request's vectors.
 #[derive(Debug)]
 enum Work {
     Nothing,
@@ -57,7 +57,7 @@ pub(super) struct Request {
     /// The first error, which is what the ask ends with.
     fault: Option<IoFault>,
     progress: Vec<Progress>,
-    /// Where the bytes of a write are. The kernel looks at them until the entry completes.
+    /// Where the bytes of a write are. The kernel reads them until the entry completes.
     vectors: Vec<iovec>,
 }
 
@@ -83,7 +83,7 @@ impl Request {
         }
     }
 
-    /// Becomes this ask, and says how many entries it has. An ask that cannot begin comes back.
+    /// Becomes this request, and returns how many entries it has. An ask that cannot begin comes back.
     pub(super) fn begin(
         &mut self,
         store: u32,
@@ -177,7 +177,7 @@ impl Request {
         }
     }
 
-    /// What the kernel says of an entry: a number of bytes, or an error as a negative number.
+    /// The kernel's result of an entry: a number of bytes, or an error as a negative number.
     pub(super) fn completed(&mut self, entry: u32, result: i32) -> Next {
         self.flying = self.flying.saturating_sub(1);
         let progress = &mut self.progress[entry as usize];
@@ -214,7 +214,7 @@ impl Request {
                 }
             }
         }
-        // After an error nobody needs the rest.
+        // After an error the rest is not needed.
         if self.fault.is_some() { Next::Over } else { Next::Again }
     }
 

@@ -1,4 +1,4 @@
-//! Descriptors that are watched beside the devices: sockets, and whatever else wakes the thread.
+//! Descriptors that are watched with the devices: sockets, and whatever else wakes the thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,10 +21,10 @@ const BELL: u64 = 1 << 60;
 /// Bells of a key that are not rung yet, at most: an eventfd takes them at once, unless the other side has filled it.
 const MOST_BELLS: u32 = 64;
 
-/// What rings an eventfd. Static: the kernel may look at it at any time.
+/// What rings an eventfd. Static: the kernel may read it at any time.
 static ONE: u64 = 1;
 
-/// What a descriptor is watched for. An error or the other end's end is told to both.
+/// What a descriptor is watched for. An error or the other end's end is reported to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum For {
     /// Something to be read.
@@ -57,19 +57,19 @@ impl Uring {
     /// [`submit`](Self::submit).
     pub fn ring_bell(&mut self, fd: RawFd, key: u32) -> io::Result<()> {
         if self.bells.get(&key).is_some_and(|waiting| *waiting >= MOST_BELLS) {
-            // Rung long ago, perhaps: who has much else to do has not looked.
+            // They may have been rung long ago: the caller has not reaped their completions.
             self.reap_bells()?;
         }
         let waiting = self.bells.entry(key).or_insert(0);
         if *waiting >= MOST_BELLS {
-            return Err(io::Error::other("what it is told by takes nothing more"));
+            return Err(io::Error::other("the eventfd takes no more notifications"));
         }
         *waiting += 1;
         let entry = opcode::Write::new(types::Fd(fd), (&raw const ONE).cast(), 8).build();
         self.push_watched(entry.user_data(WATCHED | QUIET | BELL | u64::from(key)))
     }
 
-    /// Looks which bells have been rung; what else is done stays where it is.
+    /// Reaps the completions of bells; other completions stay where they are.
     fn reap_bells(&mut self) -> io::Result<()> {
         self.submit()?;
         self.ring.poll()?;
@@ -146,7 +146,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_bell_that_takes_what_it_is_told_is_rung_however_long_nobody_looks() {
+    fn a_bell_that_takes_notifications_is_rung_however_long_completions_are_not_reaped() {
         let pool = Pool::new(&[Class { blocks: 1, buffers: 1 }]).unwrap();
         let mut uring = Uring::new(UringOptions::default(), pool).unwrap();
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn pool() -> Pool {
     Pool::new(&[class(1, 64), class(4, 32), class(16, 16), class(64, 2)]).unwrap()
 }
 
-/// New devices; `None` where the file system does no direct I/O, which is said.
+/// New devices; `None` where the file system does no direct I/O, which is printed.
 pub(crate) fn devices(folder: &Path, log: u64, capacity: Option<u64>) -> Option<Devices> {
     let create = |name: &str, bytes| match DeviceFile::create(&folder.join(name), bytes) {
         Ok(file) => Some(file),

@@ -322,12 +322,12 @@ impl Handshake {
         self.reply(option, reply::ACK, b"");
     }
 
-    /// Tells which exports there are, by name.
+    /// Answers with the list of exports, by name.
     ///
     /// # Panics
     /// If that was not asked for.
     pub fn list(&mut self, exports: &[(String, Export)]) {
-        assert_eq!(self.state, State::Listing, "nobody asked");
+        assert_eq!(self.state, State::Listing, "the client did not ask for it");
         for (name, export) in exports {
             let mut payload = (name.len() as u32).to_be_bytes().to_vec();
             payload.extend_from_slice(name.as_bytes());
@@ -338,13 +338,13 @@ impl Handshake {
         self.state = State::Option;
     }
 
-    /// Tells what the export is like that was asked for, or why it is not to be had.
+    /// Answers with the properties of the requested export, or with the reason for a refusal.
     ///
     /// # Panics
     /// If that was not asked for.
     pub fn export(&mut self, found: Result<&Export, Refusal>) -> Result<(), HandshakeError> {
         let State::ExportWanted(query) = std::mem::replace(&mut self.state, State::Option) else {
-            panic!("nobody asked");
+            panic!("the client did not ask for it");
         };
         let ExportQuery { option, name, wants } = query;
         let export = match found {
@@ -374,7 +374,7 @@ impl Handshake {
                 self.out.extend([0; 124]);
             }
         } else {
-            self.tell(option, &name, export, &wants);
+            self.describe(option, &name, export, &wants);
             self.reply(option, reply::ACK, b"");
         }
         if option != option::INFO {
@@ -384,7 +384,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn tell(&mut self, option: u32, name: &str, export: &Export, wants: &[u16]) {
+    fn describe(&mut self, option: u32, name: &str, export: &Export, wants: &[u16]) {
         let mut payload = info::EXPORT.to_be_bytes().to_vec();
         payload.extend(export.bytes.to_be_bytes());
         payload.extend(flags().to_be_bytes());
@@ -422,7 +422,7 @@ impl Login for Handshake {
     }
 
     fn step(&mut self) -> Result<LoginStep, LoginError> {
-        Ok(match Handshake::step(self).map_err(said)? {
+        Ok(match Handshake::step(self).map_err(login_error)? {
             Next::Bytes => LoginStep::Bytes,
             Next::List => LoginStep::List,
             Next::Export(name) => LoginStep::Export(name),
@@ -443,11 +443,11 @@ impl Login for Handshake {
     }
 
     fn export(&mut self, found: Result<&Export, Refusal>) -> Result<(), LoginError> {
-        Handshake::export(self, found).map_err(said)
+        Handshake::export(self, found).map_err(login_error)
     }
 }
 
-fn said(why: HandshakeError) -> LoginError {
+fn login_error(why: HandshakeError) -> LoginError {
     LoginError(why.to_string())
 }
 

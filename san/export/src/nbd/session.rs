@@ -123,7 +123,7 @@ impl Session {
         self.leaving
     }
 
-    /// Whether it has said good-bye, and everything is answered and sent.
+    /// Whether the client has sent its farewell, and everything is answered and sent.
     pub fn is_over(&self) -> bool {
         self.leaving && self.in_flight() == 0 && self.out.bytes() == 0
     }
@@ -142,7 +142,7 @@ impl Session {
         self.taken + self.out.bytes()
     }
 
-    /// Receives the client's next bytes: `receive` is told where they are to be put, in which order, and says how many came, if
+    /// Receives the client's next bytes: `receive` gets the places for them, in their order, and returns how many came, if
     /// any did. Whether there may be more: to be called only if the session [wants](Self::wants_bytes) some, and
     /// [`next`](Self::next) is to be called afterwards, until it gives nothing.
     pub fn receive(
@@ -285,7 +285,7 @@ impl Session {
     /// A request is complete: it is answered.
     ///
     /// # Panics
-    /// If it succeeded, and not all that is read was filled, or nothing was told of what its blocks hold.
+    /// If it succeeded, and not all that is read was filled, or the map of its blocks has not arrived.
     pub fn complete(&mut self, slot: u32, result: Result<(), Failure>) {
         let Slot { request, fills, map } = &mut self.slots[slot as usize];
         let (request, mut fills, map) = (*request, std::mem::take(fills), map.take());
@@ -307,7 +307,9 @@ impl Session {
                     self.out.head(&simple_reply(0, request.cookie));
                     self.data(&request, &fills);
                 }
-                command::BLOCK_STATUS => self.status(&request, &map.expect("it was told what blocks hold")),
+                command::BLOCK_STATUS => {
+                    self.status(&request, &map.expect("the map of its blocks has arrived"))
+                }
                 _ if self.choice.structured => {
                     self.out.head(&chunk_head(chunk::DONE, chunk::NONE, request.cookie, 0));
                 }
@@ -416,7 +418,7 @@ impl Session {
         }
         assert!(
             at > skip && reply.len() <= MOST_STATUS,
-            "{request:?} is told of {at} bytes in {}",
+            "{request:?} is answered with {at} bytes in {}",
             reply.len()
         );
         let head = chunk_head(chunk::DONE, chunk::BLOCK_STATUS, request.cookie, reply.len() as u32);

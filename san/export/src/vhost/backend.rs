@@ -82,7 +82,7 @@ impl BackendState {
         }
     }
 
-    /// Begins the queues for which all is said.
+    /// Begins the queues for which all settings have arrived.
     fn begin(&mut self) -> Result<(), Reason> {
         let event_index = self.has(VIRTIO_RING_F_EVENT_IDX);
         let Some(mapped) = self.memory.mapped().cloned() else { return Ok(()) };
@@ -186,7 +186,7 @@ impl VhostUserBackendReqHandler for Backend {
                 return Err(format!("it wants features that were not offered: {:#x}", features & !FEATURES));
             }
             state.features = features;
-            // Who does not know how to begin queues one by one has them at once.
+            // A front-end that does not begin queues one by one has them at once.
             if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
                 state.queues.iter_mut().for_each(|queue| queue.enabled = true);
             }

@@ -100,7 +100,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
             continue;
         }
         if (start..end).contains(&address) {
-            // SAFETY: the stretch is one that a Guard's owner has mapped, so no other memory is replaced. Who uses it knows
+            // SAFETY: the stretch is one that a Guard's owner has mapped, so no other memory is replaced. Code that uses it knows
             // that its content may change at any time.
             let mapped = unsafe {
                 libc::mmap(

@@ -98,7 +98,7 @@ impl InFlight {
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let guard = Guard::new(start.as_ptr(), bytes).inspect_err(|_| {
-            // SAFETY: it was just mapped, and nobody refers to it.
+            // SAFETY: it was just mapped, and nothing refers to it.
             unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
         })?;
         let this = InFlight { start, bytes, queues, descriptors, guard: Some(guard) };
@@ -249,7 +249,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         // First: what is not mapped any more must not be guarded.
         self.guard = None;
-        // SAFETY: the mapping is this one's, and nobody refers to it any more.
+        // SAFETY: the mapping is this one's, and nothing refers to it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

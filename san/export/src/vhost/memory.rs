@@ -68,7 +68,7 @@ impl Span {
     /// # Safety
     /// What it was found in is mapped, for as long as the slice is used.
     pub(super) unsafe fn slice<'a>(&self) -> VolatileSlice<'a> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         unsafe { VolatileSlice::new(self.start, self.bytes) }
     }
 }
@@ -166,7 +166,7 @@ impl Mapped {
     }
 }
 
-/// Where a region is to be, as a front-end says.
+/// Where a region is to be, as a front-end states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// Address by which descriptors name it.

@@ -102,8 +102,7 @@ impl Queue {
 
     /// By this descriptor there will be news; which begins it.
     pub(super) fn set_kick(&mut self, kick: Option<File>) -> Result<(), Reason> {
-        let kick = kick
-            .ok_or("it would have its queue looked at all the time, and never say that there is something")?;
+        let kick = kick.ok_or("it would have its queue polled all the time, and never notify")?;
         self.silence();
         self.kick = Some(bell(kick)?);
         Ok(())
@@ -111,7 +110,7 @@ impl Queue {
 
     pub(super) fn set_call(&mut self, call: Option<File>) -> Result<(), Reason> {
         self.call = call.map(bell).transpose()?;
-        // What was answered before would not be told of else.
+        // Otherwise the front-end would get no notification of what was answered before.
         (self.rings, self.must_ring) = (true, true);
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Queue {
         Some(QueueWatch::By(kick.as_raw_fd()))
     }
 
-    /// The kernel has said that there is news.
+    /// The kernel has reported that the eventfd is ready.
     pub(super) fn kicked(&mut self) {
         self.watched = false;
         if let Some(kick) = &self.kick {
@@ -139,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// It may be used, if all was said that it needs.
+    /// The queue may be used, if all settings that it needs have arrived.
     pub(super) fn begin(
         &mut self,
         number: u16,
@@ -164,7 +163,7 @@ impl Queue {
             }
             self.again = kept.recover(number, self.ring.size(), used).into();
             self.order = self.again.back().map_or(0, |again| again.order.wrapping_add(1));
-            // They were taken, and more was not. (The base says so too, unless the process that knew it was killed.)
+            // They were taken, and more was not. (The base shows that too, unless the process that knew it was killed.)
             self.ring.set_next_avail(used.wrapping_add(self.again.len() as u16));
         }
         self.running = true;
@@ -193,20 +192,20 @@ impl Queue {
                     .is_ok_and(|there| there.0 != self.ring.next_avail()))
     }
 
-    /// It is to say when there is more. Whether there is some already.
+    /// Asks the front-end to notify when there is more. Returns whether there is some already.
     pub(super) fn wants_kicks(&mut self, mapped: &Mapped) -> bool {
         let is_used = self.running && self.enabled;
         is_used && self.ring.enable_notification(mapped).unwrap_or(false)
     }
 
-    /// It need not say so for now: it is looked at.
+    /// The front-end need not notify for now: the queue is polled.
     pub(super) fn wants_no_kicks(&mut self, mapped: &Mapped) {
         if self.running && self.enabled {
             let _ = self.ring.disable_notification(mapped);
         }
     }
 
-    /// Tells the front-end that something was answered, if it wants to know.
+    /// Notifies the front-end that something was answered, if it wants that.
     pub(super) fn ring(&mut self, mapped: &Mapped, mut ring: impl FnMut(RawFd)) {
         if std::mem::take(&mut self.rings) {
             let wants = self.ring.needs_notification(mapped).unwrap_or(true);
@@ -223,15 +222,15 @@ impl Queue {
     }
 }
 
-/// A descriptor that is one of those by which each tells the other, and that never makes us wait.
+/// An eventfd by which one side notifies the other, and that never makes us wait.
 fn bell(file: File) -> Result<File, Reason> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]") {
-        return Err("what it gives to tell of requests is no eventfd".into());
+        return Err("the descriptor for notifications is no eventfd".into());
     }
     let set = fcntl(&file, FcntlArg::F_GETFL).and_then(|flags| {
         fcntl(&file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK))
     });
-    set.map_err(|error| format!("what it gives to tell of requests cannot be set up: {error}"))?;
+    set.map_err(|error| format!("the descriptor for notifications cannot be set up: {error}"))?;
     Ok(file)
 }

@@ -36,7 +36,7 @@ pub(super) mod status {
 }
 
 /// A chain of descriptors, from its head on. (The one of the virtio-queue crate begins only with what the queue has next, which
-/// what was begun in a former life is not; and does not tell a chain that is broken from one that ends.)
+/// what was begun in a former life is not; and does not distinguish a broken chain from one that ends.)
 #[derive(Debug)]
 pub(super) struct Chain<'m> {
     memory: &'m Mapped,
@@ -117,7 +117,7 @@ pub(super) struct Place {
     pieces: usize,
 }
 
-/// A chain that is none: there is no place to say so, and the connection ends.
+/// A broken chain: there is no place for an answer, and the connection ends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoChain(pub(super) &'static str);
 

@@ -44,8 +44,8 @@ const DRAIN_NS: u64 = 30_000_000_000;
 /// Why a front-end is disconnected.
 #[derive(Debug, Error)]
 pub enum SessionError {
-    /// Something that it said.
-    #[error("what it says is not taken: {0}")]
+    /// A message of the front-end that is refused.
+    #[error("its message is refused: {0}")]
     Message(String),
     /// Something in its queues.
     #[error("{0}")]
@@ -53,8 +53,8 @@ pub enum SessionError {
     /// Its memory is gone.
     #[error("memory that it shared has gone: the file behind it was made shorter")]
     Lost,
-    /// It has not said the rest of a message.
-    #[error("it began to say something, and did not end")]
+    /// The front-end has not sent the rest of a message.
+    #[error("it began a message, and did not send the rest in time")]
     Rest,
     /// What is in flight takes too long.
     #[error(
@@ -107,7 +107,7 @@ pub struct Session {
     taken: usize,
     /// Nothing is taken from its queues: they are to end.
     drains: bool,
-    /// Since when something that it said is not carried out.
+    /// Since when a message of the front-end has not been carried out.
     late: Option<Moment>,
     /// The queue to begin with.
     turn: usize,
@@ -154,9 +154,9 @@ impl Session {
         self.slots.len() - self.free.len()
     }
 
-    // ---- what it says ----------------------------------------------------------------------------------
+    // ---- messages of the front-end --------------------------------------------------------------------
 
-    /// Carries out what it has said, or a part of it.
+    /// Carries out the messages that have arrived, or a part of them.
     pub fn listen(&mut self, now: Moment) -> Result<Listened, SessionError> {
         for _ in 0..MESSAGES {
             let mut head = [0; HEADER];
@@ -200,7 +200,7 @@ impl Session {
         Ok(Listened::More)
     }
 
-    /// Queues that run must still be where they were said to be.
+    /// Queues that run must still be where the front-end has placed them.
     fn check(&self) -> Result<(), SessionError> {
         let state = self.backend.0.borrow();
         let all_there = state
@@ -281,7 +281,7 @@ impl Session {
             }
             let kept = kept.as_ref();
             let parsed = match parsed {
-                // Nobody knows whether it was carried out, and it is too late to do it now.
+                // Whether it was carried out is unknown, and it is too late to do it now.
                 Ok(Parsed { verb, .. }) if verb.changes() && again.is_some_and(|again| again.fails) => {
                     Err(status::IO)
                 }
@@ -471,7 +471,7 @@ impl crate::session::Session for Session {
             }
             left -= bytes;
             // SAFETY: `from` is less than the span's length, and the bytes lie within it. It is mapped as long as `keep` is there,
-            // and it is a front-end's memory, of which nobody here has a reference.
+            // and it is a front-end's memory, to which there is no reference here.
             unsafe { direct_read.add(span.start.add(from), bytes / BLOCK_BYTES) };
         }
         (left == 0).then_some(direct_read)
@@ -521,7 +521,7 @@ fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u
     let there = ring.avail_idx(mapped, Ordering::Acquire);
     let mut heads = ring
         .iter(mapped)
-        .map_err(|_| SessionError::Queue("a queue says that it has more than it has room for"))?;
+        .map_err(|_| SessionError::Queue("a queue claims more requests than it has room for"))?;
     let head = heads.next().map(|chain| chain.head_index());
     if head.is_none() && there.is_ok_and(|there| there.0 != before) {
         return Err(SessionError::Queue("a queue's entry cannot be read"));
@@ -529,7 +529,7 @@ fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u
     Ok(head)
 }
 
-/// Says what came of a request, where the front-end finds it.
+/// Writes the result of a request where the front-end finds it.
 #[allow(clippy::too_many_arguments, reason = "all that an answer consists of")]
 fn answer(
     queue: &mut super::queue::Queue,

@@ -163,7 +163,7 @@ pub(crate) fn eventfd() -> EventFd {
 }
 
 impl Guest {
-    /// One that has said nothing yet.
+    /// One that has sent nothing yet.
     pub(crate) fn silent(memory: Memory, attachment: Attachment) -> Guest {
         let (socket, other) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
@@ -213,7 +213,7 @@ impl Guest {
         self.session.listen(self.now)
     }
 
-    /// Says something, which is listened to.
+    /// Sends a message, and has the session receive it.
     pub(crate) fn try_tell(
         &mut self,
         what: u32,
@@ -261,7 +261,7 @@ impl Guest {
         let mut bells = Vec::new();
         self.session.send(true, |fd| bells.push(fd)).expect("it sends nothing by itself");
         for fd in bells {
-            // SAFETY: it is open, as the session says, and is given back at once.
+            // SAFETY: it is open, as the session promises, and is given back at once.
             let bell =
                 std::mem::ManuallyDrop::new(unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
             std::io::Write::write_all(&mut &*bell, &1_u64.to_ne_bytes()).unwrap();

@@ -125,7 +125,7 @@ pub(crate) fn states() -> impl Strategy<Value = ReplicaState> {
     )
 }
 
-/// What lies beside a page.
+/// The side pages.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SideLists {
     pub(crate) ranges: Vec<std::ops::Range<u64>>,
@@ -188,7 +188,7 @@ pub(crate) fn sector(slot: Option<&Slot>, of: Holder) -> [u8; SECTOR] {
     out
 }
 
-/// A format, for the fuzzer. What lies beside a page has before it there what the page says of it: version 8, ranges 4,
+/// A format, for the fuzzer. The side pages have before them what the page has of them: version 8, ranges 4,
 /// tombstones 4, checksum 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lain {
@@ -218,7 +218,7 @@ impl Lain {
             Lain::Superblock => "superblock",
             Lain::Use => "chunk",
             Lain::State => "page",
-            Lain::Side => "beside",
+            Lain::Side => "side",
             Lain::Slot => "slot",
         }
     }
@@ -232,7 +232,7 @@ impl Lain {
                 uses().prop_map(move |used| encode(used).expect("it can be").to_vec()).boxed()
             }
             Lain::State => states().prop_map(|s| s.encode().expect("it can be").to_vec()).boxed(),
-            Lain::Side => sides().prop_map(|lists| said(&lists.side(), &lists.bytes())).boxed(),
+            Lain::Side => sides().prop_map(|lists| stated(&lists.side(), &lists.bytes())).boxed(),
             Lain::Slot => {
                 let slots = prop::option::weighted(0.8, slots(EXTENT_BLOCKS));
                 slots.prop_map(|slot| sector(slot.as_ref(), HOLDER).to_vec()).boxed()
@@ -292,7 +292,7 @@ impl Lain {
             Lain::Side => {
                 let side = side(bytes);
                 let (ranges, tombstones) = decode_side(&bytes[SAID..], &side)?;
-                Some(said(&side, &encode_side(&ranges, &tombstones)?))
+                Some(stated(&side, &encode_side(&ranges, &tombstones)?))
             }
             Lain::Slot => {
                 slot::decode(bytes, HOLDER, EXTENT_BLOCKS)?.map(|slot| sector(Some(&slot), HOLDER).to_vec())
@@ -308,7 +308,7 @@ fn side(bytes: &[u8]) -> Side {
     Side { version, ranges: word(8), tombstones: word(12), crc: word(16) }
 }
 
-fn said(side: &Side, bytes: &[u8]) -> Vec<u8> {
+fn stated(side: &Side, bytes: &[u8]) -> Vec<u8> {
     let mut out = side.version.to_le_bytes().to_vec();
     [side.ranges, side.tombstones, side.crc].iter().for_each(|word| out.extend(word.to_le_bytes()));
     out.extend_from_slice(bytes);
@@ -335,7 +335,7 @@ pub(crate) fn every_outcome() -> Vec<String> {
         "superblock: Short Blank NotOurs Torn Newer",
         "chunk: Short NotOurs Torn Newer Other",
         "page: Short Blank NotOurs Torn Newer",
-        "beside: Short Torn",
+        "side: Short Torn",
         "slot: Short NotOurs Torn Newer",
     ];
     let fields = [
@@ -369,24 +369,24 @@ pub(crate) fn every_outcome() -> Vec<String> {
         "page: the number known to be durable",
         "page: the number that the end is before",
         "page: the content",
-        "page: the version of what lies beside a page",
-        "page: the ranges beside a page",
-        "page: the tombstones beside a page",
-        "page: the checksum of nothing beside a page",
+        "page: the version of the side pages",
+        "page: the ranges in the side pages",
+        "page: the tombstones in the side pages",
+        "page: the checksum of empty side pages",
         "page: the number below which records were dropped",
         "page: the first number of a hole",
         "page: the number behind a hole",
         "page: the place behind a hole",
         "page: a byte behind the fields",
-        "beside: the version of what lies beside a page",
-        "beside: the ranges beside a page",
-        "beside: the tombstones beside a page",
-        "beside: the end of a range of blocks",
-        "beside: the start of a range of blocks",
-        "beside: the end of a tombstone",
-        "beside: the start of a tombstone",
-        "beside: the stamp of a tombstone",
-        "beside: a byte behind the fields",
+        "side: the version of the side pages",
+        "side: the ranges in the side pages",
+        "side: the tombstones in the side pages",
+        "side: the end of a range of blocks",
+        "side: the start of a range of blocks",
+        "side: the end of a tombstone",
+        "side: the start of a tombstone",
+        "side: the stamp of a tombstone",
+        "side: a byte behind the fields",
         "slot: the version",
         "slot: the kind of a slot",
         "slot: the extent of a free slot",

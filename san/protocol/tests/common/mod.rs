@@ -1,4 +1,4 @@
-//! Anything that can be said, as strategies: messages, records, log headers. The data of a payload is the checksums of
+//! Anything that can be encoded, as strategies: messages, records, log headers. The data of a payload is the checksums of
 //! its blocks.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -44,7 +44,7 @@ impl Message {
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.encode(&mut out).expect("it can be said");
+        self.encode(&mut out).expect("it can be encoded");
         out
     }
 
