@@ -64,7 +64,7 @@ fn open_here(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
     })
 }
 
-/// Makes an empty store, for a new cluster. The error [`ConfigError::Exists`] says that something is there.
+/// Makes an empty store, for a new cluster. The error is [`ConfigError::Exists`] if something is there.
 pub fn create(url: &StoreUrl) -> Result<Box<dyn ConfigStore>, ConfigError> {
     Ok(match url {
         StoreUrl::Etcd(address) => Box::new(EtcdStore::create(address)?),
@@ -105,12 +105,12 @@ pub enum ConfigError {
     #[error("{0} is not the configuration store of a cluster")]
     NotOurs(String),
     /// A later version of this program made it.
-    #[error("{path} has format {said}, and this program knows {ours}: upgrade the program")]
+    #[error("{path} has format {found}, and this program knows {ours}: upgrade the program")]
     Format {
         /// Where it is.
         path: String,
         /// The format that the configuration has.
-        said: u32,
+        found: u32,
         /// What this program knows.
         ours: u32,
     },

@@ -3,7 +3,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`event_loop`] | the data path: a thread with its volumes, replicas and clients |
-//! | [`node`] | the control path: what a node does with what the configuration says |
+//! | [`node`] | the control path: what a node does with its configuration |
 //! | [`api`] | the same for programs, over HTTP |
 //! | [`cluster`] | clusters and nodes, before any process of them runs |
 //! | [`settings`] | `node.toml` |

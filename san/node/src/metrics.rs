@@ -69,7 +69,7 @@ impl Page {
 impl Node {
     /// The page.
     pub(crate) async fn metrics(&self) -> Result<String, ManageError> {
-        // What is not told in time is as it was told last.
+        // What is not reported in time keeps its last value.
         self.refresh_loops().await;
         let loops: Vec<LoopState> = self.state().loops.clone();
         let mut page = Page(String::with_capacity(64 << 10));

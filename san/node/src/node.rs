@@ -8,8 +8,8 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | `reconcile` | what the configuration says is made so |
-//! | `listeners` | clients and other nodes connect |
+//! | `reconcile` | carries out what it finds in the configuration |
+//! | `listeners` | accepts connections of clients and of other nodes |
 //! | `forward` | clients of volumes that are owned elsewhere |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
@@ -109,7 +109,7 @@ pub enum NodeError {
          second node"
     )]
     Replaced(String),
-    /// A listener.
+    /// An address or a path on which the node cannot listen.
     #[error("the node cannot listen on {what}: {error}")]
     Listen {
         /// What was to listen: a name and an address or a path.
@@ -185,7 +185,7 @@ pub(crate) struct NodeState {
 
 impl NodeState {
     /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
-    /// what it says since may be of another history, whatever its revision is.
+    /// what it holds since may be of another history, whatever its revision is.
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
         if is < was && self.went_back.is_none() {
             self.went_back = Some((was, is));
@@ -252,7 +252,7 @@ struct Inner {
 }
 
 impl Node {
-    /// Starts a node: its process has a new life, its loops run, its doors are open. It serves until the future that this
+    /// Starts a node: its process has a new life, its loops run, its listeners accept. It serves until the future that this
     /// returns is dropped, or ends with what went wrong.
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
@@ -350,7 +350,7 @@ impl Node {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
-        self.0.state.lock().expect("nobody panics with it")
+        self.0.state.lock().expect("no holder panics")
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -389,7 +389,7 @@ impl Node {
         waited.await.is_ok()
     }
 
-    /// Does what the loops say.
+    /// Carries out what the loops request.
     async fn handle_events(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
         while let Some((number, report)) = reports.recv().await {
             match report {
@@ -526,10 +526,10 @@ impl Node {
 
 /// How long loops poll before they sleep. If each loop has a core, and one more is left for clients, polling is cheaper
 /// than being woken; otherwise polling takes the core from the thread whose work is polled for.
-fn spin(said: Option<u64>, loops: u32) -> Duration {
+fn spin(declared: Option<u64>, loops: u32) -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spare = cores > loops as usize;
-    said.map_or(if spare { SPIN } else { Duration::ZERO }, Duration::from_micros)
+    declared.map_or(if spare { SPIN } else { Duration::ZERO }, Duration::from_micros)
 }
 
 /// The cluster, and the node of this name in it.
@@ -546,7 +546,7 @@ fn cluster_id(cluster: &Cluster) -> Result<ClusterId, ConfigError> {
     Ok(ClusterId(number.map_err(|_| ConfigError::Broken { key: "cluster".into(), why })?))
 }
 
-/// This process is another life of the node.
+/// Gives the node a new incarnation, which is this process. None if the configuration has no node of this name.
 fn begin_life(store: &mut dyn ConfigStore, name: &str) -> Result<Option<(u32, catalog::Node)>, ConfigError> {
     for _ in 0..16 {
         let catalog = Catalog::read(store)?;
@@ -574,8 +574,8 @@ fn start_loop(
     thread.spawn(move || {
         let number = options.number;
         let to_control = report.clone();
-        let tell = Box::new(move |event| _ = to_control.send((number, event)));
-        match EventLoop::new(options, for_loop, tell) {
+        let on_event = Box::new(move |event| _ = to_control.send((number, event)));
+        match EventLoop::new(options, for_loop, on_event) {
             Ok(made_loop) => {
                 let _ = made.send(None);
                 if let Err(error) = made_loop.run() {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why a replica cannot be used on its device. The text in each variant says what was found.
+/// Why a replica cannot be used on its device. The text in each variant describes what was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unusable {

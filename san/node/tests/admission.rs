@@ -42,7 +42,7 @@ fn is_served(client: &mut UnixStream) -> bool {
 fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after_is_served() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
     let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO, &Serves::default());
-    // The first owner's claim was the first attachment. Who comes before it is let in with it, and is served when it is done.
+    // The first owner's claim was the first attachment. A client that comes before it is let in with it, and is served when it is done.
     assert!(is_served(&mut client(&orders, u64::MAX, None)));
     assert!(!is_served(&mut client(&orders, 0, None)), "it chose when another owned the volume");
     let mut first = client(&orders, 1, None);
@@ -69,7 +69,7 @@ fn a_client_that_chose_before_an_attach_is_disconnected_and_one_that_comes_after
 }
 
 #[test]
-fn the_end_of_a_session_disconnects_its_clients_and_nobody_else() {
+fn the_end_of_a_session_disconnects_its_clients_and_no_others() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
     let orders = common::serve(folder.path(), BLOCKS, Duration::ZERO, &Serves::default());
     let session = |number| SessionId { node: NodeId(2), incarnation: Incarnation(1), number };

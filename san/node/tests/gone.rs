@@ -23,8 +23,8 @@ fn come(orders: &LoopSender) -> UnixStream {
 }
 
 fn send(client: &mut UnixStream, command: u16, offset: u64, length: u64, data: &[u8]) -> io::Result<()> {
-    let asked = Request { flags: 0, command, cookie: offset, offset, length: length as u32 };
-    client.write_all(&[&asked.encode()[..], data].concat())
+    let request = Request { flags: 0, command, cookie: offset, offset, length: length as u32 };
+    client.write_all(&[&request.encode()[..], data].concat())
 }
 
 /// Has a block written, and does not wait for the answer.
@@ -84,7 +84,7 @@ fn a_client_that_is_not_let_in_waits_for_as_long_as_clients_may() {
     let ended = answer(&mut late).expect_err("it is disconnected");
     assert!(!matches!(ended.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{ended}");
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
-    assert_eq!(read(&mut there, 0).unwrap(), 0, "who was let in is served");
+    assert_eq!(read(&mut there, 0).unwrap(), 0, "a client that was let in is served");
     orders.give(LoopCommand::Stop);
 }
 

@@ -16,7 +16,7 @@ use axum::response::Response;
 
 use super::refusal;
 
-/// The names of a node beside its addresses.
+/// The names of a node besides its addresses.
 #[derive(Debug, Clone)]
 pub(super) struct Names(Arc<[String]>);
 

@@ -141,9 +141,9 @@ pub struct Volume {
     pub least: u32,
     /// Groups that are written side by side.
     pub stripes: u32,
-    /// Blocks of a stripe unit, and of a group at most.
+    /// Blocks of a stripe unit.
     pub unit_blocks: u64,
-    /// See there.
+    /// Blocks of a group at most.
     pub group_blocks: u64,
     /// Its size, in blocks of 4 KiB.
     pub blocks: u64,
@@ -195,7 +195,7 @@ pub struct Replica {
     pub device: u32,
     /// Bytes of its log.
     pub log_bytes: u64,
-    /// Random bits that no writer of data knows. By them a device tells it from another one that had its id, before the
+    /// Random bits that no writer of data knows. By them a device distinguishes it from another one that had its id, before the
     /// configuration was restored from an older copy.
     pub key: u64,
     /// What is being done with it.

@@ -78,7 +78,7 @@ impl EtcdStore {
         };
         match std::str::from_utf8(&found.value).ok().and_then(|text| text.parse().ok()) {
             Some(FORMAT) => Ok(store),
-            Some(said) => Err(ConfigError::Format { path: shown, said, ours: FORMAT }),
+            Some(found) => Err(ConfigError::Format { path: shown, found, ours: FORMAT }),
             None => Err(ConfigError::NotOurs(shown)),
         }
     }
@@ -117,7 +117,7 @@ impl EtcdStore {
         let task: Task = Box::new(move |members| {
             Box::pin(async move {
                 let done = tokio::time::timeout(LIMIT, act(members)).await;
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = answer.send(done);
             })
         });

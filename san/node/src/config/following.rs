@@ -1,4 +1,4 @@
-//! A store that may move to another place while nodes use it: from a SQLite file to an etcd, say.
+//! A store that may move to another place while nodes use it: for example from a SQLite file to an etcd.
 //!
 //! A move begins with one commit that writes the new URL under the key `moved`. Every commit expects that key to be absent, so from then on
 //! nothing changes in the old store. What is read is used only if `moved` was still absent afterwards: a node that read an old record there,

@@ -71,7 +71,7 @@ impl Config {
     ) -> Result<T, ConfigError> {
         let (answer, answered) = oneshot::channel();
         self.give(Work::Job(Box::new(move |store| {
-            // Who asked may have gone: nobody wants it any more.
+            // The caller may have given up: then its job is dropped.
             if !answer.is_closed() {
                 let _ = answer.send(job(store));
             }
@@ -83,12 +83,12 @@ impl Config {
         }
     }
 
-    /// What is the record? The loop is told, if there is an answer; otherwise it asks again.
+    /// What is the record? The loop gets the answer, if there is one; otherwise it asks again.
     pub fn read_record(&self, volume: VolumeId, asked_at: Epoch, orders: LoopSender) {
         self.give(Work::Record(volume, About::Read(asked_at), orders));
     }
 
-    /// Makes this the record, if it is at this epoch. The loop is told, if the answer is known; otherwise it proposes again.
+    /// Makes this the record, if it is at this epoch. The loop gets the answer, if it is known; otherwise it proposes again.
     pub fn propose(&self, volume: VolumeId, record: Box<Record>, replaces: Epoch, orders: LoopSender) {
         self.give(Work::Record(volume, About::Propose(record, replaces), orders));
     }
@@ -102,7 +102,7 @@ impl Config {
     }
 
     fn give(&self, work: Work) {
-        // The thread ends only when nobody can give it anything.
+        // The thread ends only when no sender of jobs is left.
         let _ = self.work.send(work);
     }
 }
@@ -151,7 +151,7 @@ fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work
         work.try_iter().for_each(|work| waiting.add(work));
         if let Some(done) = waiting.close.take() {
             drop((watcher, store));
-            // Who waits may have given up.
+            // The caller may have given up.
             let _ = done.send(());
             return;
         }

@@ -34,7 +34,7 @@ impl SqliteStore {
     /// Makes an empty one. Nothing may be there.
     pub fn create(path: &Path) -> Result<SqliteStore, ConfigError> {
         let shown = path.display().to_string();
-        // Who makes the file first has made it.
+        // Only the process that creates the file continues.
         match std::fs::File::create_new(path) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -77,7 +77,7 @@ impl SqliteStore {
         }
         match number("user_version").map_err(unavailable)? {
             FORMAT => SqliteStore::opened(connection, path, before),
-            said => Err(ConfigError::Format { path: shown, said, ours: FORMAT }),
+            found => Err(ConfigError::Format { path: shown, found, ours: FORMAT }),
         }
     }
 }
@@ -229,7 +229,7 @@ impl ConfigStore for SqliteStore {
     }
 }
 
-/// A connection that only looks whether others change the database.
+/// A connection that only checks whether others change the database.
 struct SqliteWatch {
     connection: Connection,
     path: PathBuf,
@@ -356,7 +356,7 @@ mod tests {
         let mut store = SqliteStore::open(&path("")).unwrap();
         let revision = store.revision().unwrap();
         many("new", &mut store);
-        // As the docs say it, but under a node that runs; the file stays the same one.
+        // As the docs describe it, but under a node that runs; the file stays the same one.
         std::fs::remove_file(path("-wal")).unwrap();
         std::fs::remove_file(path("-shm")).unwrap();
         std::fs::copy(&backup, path("")).unwrap();
@@ -384,6 +384,6 @@ mod tests {
         let newer = folder.path().join("newer.db");
         let store = SqliteStore::create(&newer).unwrap();
         store.connection.execute_batch("PRAGMA user_version = 9").unwrap();
-        assert!(matches!(SqliteStore::open(&newer), Err(ConfigError::Format { said: 9, .. })));
+        assert!(matches!(SqliteStore::open(&newer), Err(ConfigError::Format { found: 9, .. })));
     }
 }

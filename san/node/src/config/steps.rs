@@ -1,7 +1,7 @@
 //! Changes that are too many for one commit, in steps each of which is safe to be the last.
 //!
 //! All steps of a long change have a *guard*: the key of what the change is about, a volume or a node. A step is made only if the guard is
-//! there, and writes it again, so that no step is made beside one of another process that removes it.
+//! there, and writes it again, so that no step is made together with one of another process that removes it.
 
 use super::{Change, ConfigError, ConfigStore, MOST_CHANGES};
 
@@ -13,13 +13,13 @@ const TRIES: usize = 16;
 pub enum Made {
     /// All of it was made.
     All,
-    /// Nothing was made, because another change came first: look at the configuration again.
+    /// Nothing was made, because another change came first: read the configuration again.
     Nothing,
     /// The guard is gone, or is to go: the steps before stay as they are.
     Stopped,
 }
 
-/// Makes `first`, which makes or changes the guard, and then `rest`. `goes_on` says of a later value of the guard whether the rest is
+/// Makes `first`, which makes or changes the guard, and then `rest`. `goes_on` decides by a later value of the guard whether the rest is
 /// still to be made.
 pub fn extend(
     store: &mut dyn ConfigStore,
@@ -55,7 +55,7 @@ pub fn extend(
 }
 
 /// Makes `rest`, and then `last`, which removes the guard. `to_go` is the guard at the moment of the first step if there are several: its
-/// new value says that it is to go, so that no process begins anything with it.
+/// new value marks it for removal, so that no process begins anything with it.
 pub fn shrink(
     store: &mut dyn ConfigStore,
     to_go: Change,
@@ -83,7 +83,7 @@ pub fn shrink(
     Ok(if store.commit(&last)? { Made::All } else { Made::Stopped })
 }
 
-/// Makes changes that do not depend on each other, in as many commits as they need. Whether all were made: if not, look at the
+/// Makes changes that do not depend on each other, in as many commits as they need. Whether all were made: if not, read the
 /// configuration again.
 pub fn each(store: &mut dyn ConfigStore, changes: &[Change]) -> Result<bool, ConfigError> {
     for part in changes.chunks(MOST_CHANGES) {

@@ -1,4 +1,4 @@
-//! What tells the tasks of a node that the configuration may have changed.
+//! Notifies the tasks of a node when the configuration may have changed.
 //!
 //! A notice is a hint: it may come for nothing, and none may come for a change. So each task also reads the configuration without a
 //! notice, after a while.

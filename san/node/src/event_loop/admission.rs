@@ -11,7 +11,7 @@ use super::why::{MOST_CLIENTS, Why, refuse};
 use crate::node::sockets::is_closed;
 
 impl EventLoop {
-    /// A client has come. It may request when the record of the volume says that it has: a client that came to another node before
+    /// A client has come. It may send requests when the record of the volume counts it: a client that came to another node before
     /// may still have something waiting there (rule T12). A client that chose the volume before an attach is disconnected.
     pub(super) fn new_client(&mut self, new: NewClient) {
         let id = new.volume;

@@ -3,8 +3,8 @@
 //! A client that sends each request by itself (fio, QEMU) wakes the loop for each two or three, and is itself held up by waking
 //! it. While it has answers enough to go on with, the loop sleeps for a little, whatever comes ([`GATHER`]): what is asked
 //! meanwhile costs one waking, one receiving and one sending. A client with few requests at once never has so many unread, nor
-//! one that takes its answers as soon as they come: where such a one was told something too, the loop does not wait. Whoever is
-//! not in that list, and asks meanwhile, waits for as long.
+//! one that takes its answers as soon as they come: if such a client was answered too, the loop does not wait. A client that
+//! is not in that list, and sends a request meanwhile, waits for as long.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -19,9 +19,9 @@ pub(super) const GATHER: Duration = Duration::from_micros(15);
 const ANSWERS: f32 = 20.0;
 /// So many messages they are sent in, each for what came together: two or three, of a client that sends each by itself.
 const MESSAGES: f32 = 7.0;
-/// Memory that the kernel takes for each message, beside its bytes.
+/// Memory that the kernel takes for each message, besides its bytes.
 const MESSAGE: f32 = 768.0;
-/// Where more clients are told something between two waits, what they ask comes together anyway.
+/// Where more clients are answered between two waits, their requests arrive together anyway.
 const MOST_CLIENTS: usize = 8;
 
 /// Answers that one client was sent and has not read.
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that was told so many answers of so many bytes, each by itself, and has read some.
+    /// A client that was sent so many answers of so many bytes, each by itself, and has read some.
     fn client(answers: usize, bytes: usize, read: usize) -> (ReplyBacklog, OwnedFd, UnixStream) {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         let mut unread = ReplyBacklog::new(&ours.try_clone().unwrap().into());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_much_to_read_is_in_no_hurry() {
+    fn a_client_with_many_unread_answers_can_wait() {
         for bytes in [16, 28, 528, 4112] {
             for (answers, read, are_many) in [(32, 0, true), (32, 28, false), (6, 0, false), (0, 0, false)] {
                 let (unread, socket, _theirs) = client(answers, bytes, read);
@@ -134,16 +134,16 @@ mod tests {
         let (behind, ready) = (client(40, 16, 0), client(40, 16, 40));
         let of = |key| Some(if key == 1 { (&behind.0, &behind.1) } else { (&ready.0, &ready.1) });
         let mut answered = Answered::default();
-        assert!(!answered.all_have_backlogs(of), "nobody was told anything");
+        assert!(!answered.all_have_backlogs(of), "no client was answered");
         answered.note(1);
         answered.note(1);
         assert!(answered.all_have_backlogs(of));
-        assert!(!answered.all_have_backlogs(of), "nobody was told anything since");
+        assert!(!answered.all_have_backlogs(of), "no client was answered since");
         answered.note(1);
         answered.note(2);
         assert!(!answered.all_have_backlogs(of));
         (0..100).for_each(|key| answered.note(key * 2 + 1));
-        assert!(!answered.all_have_backlogs(|_| of(1)), "more than are looked at");
+        assert!(!answered.all_have_backlogs(|_| of(1)), "more than are checked");
         answered.note(1);
         assert!(answered.all_have_backlogs(of), "as before");
         answered.note(7);

@@ -1,7 +1,7 @@
 //! Whether the host at the other end of a TCP connection confirms what it is sent.
 //!
 //! TCP itself gives up after many minutes, or by `TCP_USER_TIMEOUT`, which also ends connections whose other end confirms
-//! everything and does not read. This looks only at data that the other host has not confirmed.
+//! everything and does not read. This counts only data that the other host has not confirmed.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};

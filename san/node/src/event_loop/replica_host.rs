@@ -23,7 +23,7 @@ use super::counts::{BackEnd, Count};
 use super::direct_reads::DirectReads;
 use crate::unusable::Unusable;
 
-/// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on beside.
+/// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on meanwhile.
 pub(super) const AT_ONCE: usize = 16;
 
 /// What carries out what the store asks.
@@ -42,17 +42,17 @@ pub(super) struct ReplicaHost {
     pub(super) replica: Replica,
     pub(super) store: Store<Blocks>,
     pub(super) io: Io,
-    /// What the store asked of devices in memory.
+    /// Requests of the store to devices in memory.
     io_requests: VecDeque<(Token, IoRequest<Blocks>)>,
     /// It is in the list of those that have something to do.
     pub(super) listed: bool,
-    /// Something was asked of it since the last tick.
+    /// A request has arrived since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
     /// Its devices' fault, on purpose, and what they have done and is held back by it.
     pub(super) fault: ReplicaFault,
     late: VecDeque<(Moment, Token, Done<Blocks>)>,
-    /// What it has asked of its log, and of its extents.
+    /// Requests of the store to its log, and to its extents.
     counts: [BackEnd; 2],
     /// What devices in memory have done together.
     ended: Vec<Ended>,
@@ -62,7 +62,7 @@ pub(super) struct ReplicaHost {
     scrub_from: Option<Scrubbed>,
     /// What its start found damaged, if anything.
     damage: Option<String>,
-    /// Why it cannot be used, as the control path was told last.
+    /// Why it cannot be used, as the control path was last informed.
     unusable: Option<Unusable>,
 }
 
@@ -260,7 +260,7 @@ impl ReplicaHost {
                 }
             }
             direct.settle();
-            // Looks at the clock after each were a twentieth of a write: of what was done together, each block took as long.
+            // To read the clock after each would cost a twentieth of a write: of what was done together, each block took as long.
             let took_ns = crate::clock::now().since(begun);
             for ended in self.ended.drain(..) {
                 ended.count(&mut self.counts, took_ns * ended.blocks() / blocks as u64);
@@ -289,14 +289,14 @@ impl ReplicaHost {
 
 /// Where a client waits for what is read, if it can be put there; and what the first of its checksums is of.
 fn direct_read(
-    asked: &Replica,
+    replica: &Replica,
     store: &Store<Blocks>,
     reads: &impl DirectReads,
     token: Token,
     reading: &Reading,
 ) -> Option<(DirectRead, Address)> {
     let (tag, of) = store.reads_for(token)?;
-    let (owner, session) = asked.asked_by(tag)?;
+    let (owner, session) = replica.asked_by(tag)?;
     let into = reads.direct_read(store.identity(), (owner, session), tag.job, of.block, reading.blocks)?;
     Some((into, of))
 }
@@ -337,7 +337,7 @@ impl Ended {
         }
     }
 
-    /// As many as [`size`] says.
+    /// As many as [`size`] returns.
     fn blocks(&self) -> u64 {
         (self.bytes / BLOCK).max(1)
     }

@@ -61,7 +61,7 @@ pub struct Leg {
     pub node: NodeId,
     /// What it did.
     pub work: Work,
-    /// When it was told to.
+    /// When the trace was requested.
     pub sent: Moment,
     /// When its answer was received. None if the request did not wait for it.
     pub done: Option<Moment>,
@@ -72,14 +72,14 @@ pub struct Leg {
 pub enum Work {
     /// An entry of its log becomes durable: which one, of which ownership.
     Log(Epoch, Sequence),
-    /// It reads blocks, or tells what they hold.
+    /// It reads blocks, or reports what they hold.
     Read(Job),
 }
 
 /// The request that is followed.
 #[derive(Debug)]
 struct Followed {
-    /// Its number among all that clients of the volume have asked for.
+    /// Its number among all requests of clients of the volume.
     number: u64,
     client: u32,
     request: Option<RequestId>,
@@ -125,7 +125,7 @@ impl Tracer {
     }
 
     /// A client asks. `number` is that of the request, `layout` that of the volume.
-    pub(super) fn asked(&mut self, number: u64, client: u32, asked: &BlockRequest, layout: Layout) {
+    pub(super) fn arrives(&mut self, number: u64, client: u32, request: &BlockRequest, layout: Layout) {
         if self.followed.is_some() {
             return;
         }
@@ -142,7 +142,7 @@ impl Tracer {
             return;
         }
         (self.arrived, self.skips) = (0, None);
-        let kind = match asked.operation {
+        let kind = match request.operation {
             Operation::Read => "read",
             Operation::Map => "map",
             Operation::Write(_) => "write",
@@ -150,15 +150,15 @@ impl Tracer {
             Operation::Trim => "trim",
             Operation::Flush => "flush",
         };
-        let end = asked.sector + u64::from(asked.sectors);
-        let pieces = match asked.sectors {
+        let end = request.sector + u64::from(request.sectors);
+        let pieces = match request.sectors {
             0 => Vec::new(),
-            _ => layout.pieces(asked.sector / SECTORS..end.div_ceil(SECTORS)).collect(),
+            _ => layout.pieces(request.sector / SECTORS..end.div_ceil(SECTORS)).collect(),
         };
         let trace = Trace {
             kind,
-            sector: asked.sector,
-            sectors: asked.sectors,
+            sector: request.sector,
+            sectors: request.sectors,
             client: String::new(),
             received,
             begun: received,
@@ -273,7 +273,7 @@ impl Tracer {
         }
     }
 
-    /// A request has ended. True if its answer is to be told of: [`Tracer::answered`].
+    /// A request has ended. True if its answer is to be reported too: [`Tracer::answered`].
     pub(super) fn completed(&mut self, id: RequestId, client: &str, succeeded: bool) -> bool {
         let Some(followed) = self.followed.as_mut().filter(|followed| followed.request == Some(id)) else {
             return false;
@@ -311,7 +311,7 @@ impl Tracer {
 
     /// Gives the result to the task that waits for it.
     pub(super) fn end(self) {
-        // Who has asked may have gone.
+        // The task that requested the trace may have ended.
         let _ = self.answer.send(self.traces);
     }
 }
@@ -371,8 +371,8 @@ mod tests {
         let order = TraceOrder { wanted: 1, every_ns: 0, limit_ns: 1_000_000_000, answer };
         let mut tracer = Tracer::new(order);
         let layout = Layout::new(1, 16, 1024).expect("it is possible");
-        let asked = BlockRequest { slot: 0, operation, sector: 7 * SECTORS, sectors: SECTORS as u32 };
-        tracer.asked(5, 1, &asked, layout);
+        let request = BlockRequest { slot: 0, operation, sector: 7 * SECTORS, sectors: SECTORS as u32 };
+        tracer.arrives(5, 1, &request, layout);
         tracer.named(5, RequestId(9));
         tracer.begins(RequestId(9));
         (tracer, traces)
@@ -445,8 +445,8 @@ mod tests {
         // The clock passes the moment always when a read is next.
         for pair in 0..4000 {
             for (which, operation) in [Operation::Read, Operation::Flush].into_iter().enumerate() {
-                let asked = BlockRequest { slot: 0, operation, sector: 0, sectors: 8 };
-                tracer.asked(pair, 1, &asked, layout);
+                let request = BlockRequest { slot: 0, operation, sector: 0, sectors: 8 };
+                tracer.arrives(pair, 1, &request, layout);
                 if tracer.followed.take().is_some() {
                     kinds[which] += 1;
                     (tracer.arrived, tracer.skips) = (8, None);

@@ -45,14 +45,14 @@ pub(super) enum Begun {
 const FOR_READS: u64 = 8;
 /// Requests of either kind that are at work at once. More wait in their sessions.
 const MOST_AT_WORK: usize = 2048;
-/// Block statuses that are at work at once. For each a store looks at up to 16,384 extents at a time, which takes it one or two
+/// Block statuses that are at work at once. For each a store scans up to 16,384 extents at a time, which takes it one or two
 /// milliseconds.
 const MOST_MAPS: usize = 2;
 /// Extents that requests at work may need a place for, on each device that has a copy: a device that reports that it is full has
 /// places for so many left.
 pub(crate) const MOST_EXTENTS: u64 = 1024;
 
-/// A request at work: whose it is.
+/// A request at work, and its client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtWork {
     pub(super) client: u32,
@@ -65,13 +65,13 @@ pub(super) struct AtWork {
     since: Moment,
 }
 
-/// What a client asks for, which has not begun.
+/// A request of a client that has not begun.
 #[derive(Debug)]
 struct Waits {
-    /// In which order they came.
+    /// Its number in the order of arrival.
     number: u64,
     client: u32,
-    asked: BlockRequest,
+    request: BlockRequest,
     since: Moment,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct VolumeHost {
     pub(super) open: OpenVolume,
     /// Clients may come: it was attached here, and not detached since.
     pub(super) attached: bool,
-    /// Clients that were announced, and may ask when core says that they have come; and since when they wait.
+    /// Clients that were announced, and may send requests when core reports that they were let in; and since when they wait.
     pub(super) announced: Vec<(NewClient, Moment)>,
     /// Clients that have come since.
     pub(super) arriving: Vec<(NewClient, Moment)>,
@@ -113,8 +113,8 @@ pub(super) struct VolumeHost {
     changes: Queue,
     reads: Queue,
     maps: Queue,
-    /// Requests that clients have asked for so far.
-    asked: u64,
+    /// How many requests have arrived so far.
+    arrived: u64,
     /// Since when it is not served.
     unserved: Option<Moment>,
     /// An attach was ordered here, and this node does not own the volume yet.
@@ -123,7 +123,7 @@ pub(super) struct VolumeHost {
     pub(super) clients: usize,
     /// The control path knows that it is blocked.
     pub(super) blocked: bool,
-    /// What they have asked.
+    /// Their requests.
     pub(super) front_end: FrontEnd,
     /// The number of the order that is being given, and of the one that is being carried out.
     pub(super) given_command: Option<u64>,
@@ -144,7 +144,7 @@ impl VolumeHost {
             changes: Queue::default(),
             reads: Queue::default(),
             maps: Queue::default(),
-            asked: 0,
+            arrived: 0,
             unserved: None,
             claims: false,
             next: 1,
@@ -175,14 +175,14 @@ impl VolumeHost {
         !settled || !self.at_work.is_empty()
     }
 
-    /// A client asks.
-    pub(super) fn ask(&mut self, client: u32, asked: BlockRequest, now: Moment) {
-        self.asked += 1;
+    /// A request of a client arrives.
+    pub(super) fn ask(&mut self, client: u32, request: BlockRequest, now: Moment) {
+        self.arrived += 1;
         if let Some(tracer) = &mut self.tracer {
-            tracer.asked(self.asked, client, &asked, self.open.layout);
+            tracer.arrives(self.arrived, client, &request, self.open.layout);
         }
-        let waits = Waits { number: self.asked, client, asked, since: now };
-        let queue = match waits.asked.operation {
+        let waits = Waits { number: self.arrived, client, request, since: now };
+        let queue = match waits.request.operation {
             Operation::Write(_) | Operation::WriteZeroes | Operation::Trim => &mut self.changes,
             Operation::Read | Operation::Flush => &mut self.reads,
             Operation::Map => &mut self.maps,
@@ -197,7 +197,7 @@ impl VolumeHost {
 
     /// Adds the clients whose requests have waited for longer than this limit while the volume is not served.
     pub(super) fn find_late(&mut self, now: Moment, limit_ns: u64, late: &mut Vec<u32>) {
-        // Writes may be held for as long as the policy asks for more copies. Who is the owner and may not read serves nobody.
+        // Writes may be held for as long as the policy asks for more copies. An owner that may not read serves no client.
         if self.volume.status() == Status::Active && self.volume.may_read(now) {
             self.unserved = None;
             return;
@@ -220,28 +220,28 @@ impl VolumeHost {
         let most = self.open.most_in_flight;
         // One that begins in the middle of a block has one more.
         let is_too_long = |waits: &Waits| {
-            matches!(waits.asked.operation, Operation::Write(_)) && blocks_of(&waits.asked) > most + 1
+            matches!(waits.request.operation, Operation::Write(_)) && blocks_of(&waits.request) > most + 1
         };
         if self.changes.waiting.front().is_some_and(is_too_long) {
-            let Waits { number, client, asked, .. } = self.changes.waiting.pop_front()?;
+            let Waits { number, client, request, .. } = self.changes.waiting.pop_front()?;
             self.front_end.write.errors += 1;
             if let Some(tracer) = &mut self.tracer {
                 tracer.refused(number);
             }
-            return Some(Begun::TooLong(client, asked.slot));
+            return Some(Begun::TooLong(client, request.slot));
         }
         let for_reads = most / FOR_READS;
         let VolumeHost { reads, changes, maps, .. } = self;
         // One alone begins whatever it needs.
         let change = changes.waiting.front().filter(|waits| {
-            let fits = changes.blocks + blocks_of(&waits.asked) + reads.blocks.min(for_reads) <= most
-                && changes.extents + extents_of(&waits.asked) <= MOST_EXTENTS
+            let fits = changes.blocks + blocks_of(&waits.request) + reads.blocks.min(for_reads) <= most
+                && changes.extents + extents_of(&waits.request) <= MOST_EXTENTS
                 && changes.at_work < MOST_AT_WORK;
             fits || changes.at_work == 0
         });
         let read = reads.waiting.front().filter(|waits| {
             let room = most.saturating_sub(changes.blocks).max(for_reads);
-            let fits = reads.blocks + blocks_of(&waits.asked) <= room && reads.at_work < MOST_AT_WORK;
+            let fits = reads.blocks + blocks_of(&waits.request) <= room && reads.at_work < MOST_AT_WORK;
             fits || reads.at_work == 0
         });
         let map = maps.waiting.front().filter(|_| maps.at_work < MOST_MAPS);
@@ -249,12 +249,12 @@ impl VolumeHost {
         let first = [change, read, map].into_iter().flatten().map(|waits| waits.number).min()?;
         let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
         let queue = [changes, reads, maps].into_iter().find(|queue| of(queue))?;
-        let Waits { number, client, asked, .. } = queue.waiting.pop_front()?;
-        let (blocks, extents) = (blocks_of(&asked), extents_of(&asked));
+        let Waits { number, client, request, .. } = queue.waiting.pop_front()?;
+        let (blocks, extents) = (blocks_of(&request), extents_of(&request));
         queue.at_work += 1;
         queue.blocks += blocks;
         queue.extents += extents;
-        let BlockRequest { slot, operation, sector, sectors } = asked;
+        let BlockRequest { slot, operation, sector, sectors } = request;
         let id = RequestId(self.next);
         self.next += 1;
         if let Some(tracer) = &mut self.tracer {
@@ -297,7 +297,7 @@ impl VolumeHost {
         }
     }
 
-    /// A request has ended. Whose it was.
+    /// A request has ended. Returns the request, or None if it is not at work.
     pub(super) fn ended(&mut self, id: RequestId, succeeded: bool, now: Moment) -> Option<AtWork> {
         let at_work = self.at_work.remove(&id)?;
         let queue = match at_work.kind {
@@ -321,7 +321,7 @@ impl VolumeHost {
         Some(at_work)
     }
 
-    /// A client has gone: what it asked for and is not at work is dropped. What is at work is returned.
+    /// A client has gone: its requests that are not at work are dropped. What is at work is returned.
     pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
         for queue in [&mut self.changes, &mut self.reads, &mut self.maps] {
             queue.waiting.retain(|waits| waits.client != client);
@@ -348,14 +348,14 @@ impl VolumeHost {
 }
 
 /// Blocks that a request may have in flight.
-fn blocks_of(asked: &BlockRequest) -> u64 {
-    match asked.operation {
-        Operation::Write(_) => u64::from(asked.sectors).div_ceil(SECTORS) + 1,
+fn blocks_of(request: &BlockRequest) -> u64 {
+    match request.operation {
+        Operation::Write(_) => u64::from(request.sectors).div_ceil(SECTORS) + 1,
         Operation::Read => 2,
         Operation::Map => 0,
         // What has no data is in a log as a header for each piece, and of a very long one not all at once.
         Operation::WriteZeroes | Operation::Trim => {
-            2 + (u64::from(asked.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
+            2 + (u64::from(request.sectors) / SECTORS / PIECE / PIECES_OF_BLOCK).min(MOST_OF_PIECES)
         }
         Operation::Flush => 0,
     }
@@ -363,12 +363,12 @@ fn blocks_of(asked: &BlockRequest) -> u64 {
 
 /// Extents that may need a place for a request. A stripe unit has whole extents, so extents of the volume are extents of its
 /// groups.
-fn extents_of(asked: &BlockRequest) -> u64 {
+fn extents_of(request: &BlockRequest) -> u64 {
     const SECTORS_OF_EXTENT: u64 = EXTENT_BLOCKS as u64 * SECTORS;
-    match asked.operation {
+    match request.operation {
         Operation::Write(_) => {
-            let end = asked.sector + u64::from(asked.sectors);
-            end.div_ceil(SECTORS_OF_EXTENT) - asked.sector / SECTORS_OF_EXTENT
+            let end = request.sector + u64::from(request.sectors);
+            end.div_ceil(SECTORS_OF_EXTENT) - request.sector / SECTORS_OF_EXTENT
         }
         // The first block and the last are written as data if the request has only a part of them.
         Operation::WriteZeroes | Operation::Trim => 2,

@@ -40,7 +40,7 @@ pub(super) enum Why {
     /// It chose the volume before an attach.
     #[error("the volume was attached again after the client chose the volume")]
     Old,
-    /// The node that forwards it is not heard.
+    /// No message arrives from the node that forwards the client.
     #[error("the session with the node that forwards the connection has ended")]
     Session,
     /// Its request has waited for too long.

@@ -156,13 +156,13 @@ impl Node {
     /// Which nodes answer.
     pub(super) async fn alive(&self) -> BTreeMap<u32, bool> {
         let nodes = self.state().catalog.nodes.clone();
-        let mut asked = Vec::new();
+        let mut asking = Vec::new();
         for (id, (node, _)) in nodes {
             let this = self.clone();
-            asked.push((id, tokio::spawn(async move { id == this.id() || this.answers(node.peer).await })));
+            asking.push((id, tokio::spawn(async move { id == this.id() || this.answers(node.peer).await })));
         }
         let mut alive = BTreeMap::new();
-        for (id, answers) in asked {
+        for (id, answers) in asking {
             alive.insert(id, answers.await.unwrap_or(false));
         }
         alive

@@ -185,7 +185,7 @@ impl Node {
                     self.let_go((old_id, old, version), new).await?;
                     true
                 }
-                // It is no member yet: somebody is making it one.
+                // It is no member yet: it is being made one.
                 (_, false) => false,
                 (Some(new), true) => self.follow(catalog, record, (old_id, old, version), new).await?,
                 (None, true) => self.plan_successor(old_id, to).await?,
@@ -320,8 +320,8 @@ impl Node {
     async fn cannot_leave(&self, id: u64, old: &Replica, version: u64, why: &str) -> Result<(), ManageError> {
         if old.refused.as_deref() != Some(why) {
             let next = Replica { refused: Some(why.to_owned()), ..old.clone() };
-            let said = change(format!("replica/{id}"), Some(version), &next);
-            self.config().call(move |store| store.commit(&[said])).await?;
+            let recorded = change(format!("replica/{id}"), Some(version), &next);
+            self.config().call(move |store| store.commit(&[recorded])).await?;
         }
         Ok(())
     }

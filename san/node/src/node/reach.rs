@@ -149,11 +149,11 @@ impl Node {
             let known = std::mem::take(&mut asking.known).into_iter();
             known.filter_map(|node| Some((node, asking.answers.get(&node)?.1.clone()))).collect()
         };
-        known.into_iter().for_each(|(node, reaches)| self.tell_of(node, Some(&reaches)));
+        known.into_iter().for_each(|(node, reaches)| self.give_answer(node, Some(&reaches)));
     }
 
     /// The loops receive an answer.
-    fn tell_of(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
+    fn give_answer(&self, node: u32, reaches: Option<&BTreeSet<u32>>) {
         let reaches: Option<BTreeSet<NodeId>> =
             reaches.map(|reaches| reaches.iter().map(|node| NodeId(*node)).collect());
         for orders in &self.0.loops {
@@ -167,7 +167,7 @@ impl Node {
         let now = (Instant::now(), reaches.cloned());
         let before = self.state().asking.logged.insert(node, now);
         let is_known =
-            before.is_some_and(|(when, said)| when.elapsed() < EPISODE && said.as_ref() == reaches);
+            before.is_some_and(|(when, logged)| when.elapsed() < EPISODE && logged.as_ref() == reaches);
         if is_known || reaches.is_some_and(|reaches| reaches.contains(&self.id())) {
             return;
         }
@@ -227,9 +227,9 @@ impl Node {
                 let mut answered = Vec::new();
                 for (node, Pending { first, .. }) in pending {
                     let Some(stored) = store.get(&format!("answer/{me}/{node}"))? else { continue };
-                    let Ok(said) = serde_json::from_slice::<Reaches>(&stored.value) else { continue };
-                    if said.incarnation == incarnation && said.number >= first {
-                        answered.push((node, said.nodes));
+                    let Ok(answer) = serde_json::from_slice::<Reaches>(&stored.value) else { continue };
+                    if answer.incarnation == incarnation && answer.number >= first {
+                        answered.push((node, answer.nodes));
                     }
                 }
                 Ok(answered)
@@ -249,7 +249,7 @@ impl Node {
                     asking.answers.insert(node, (Instant::now(), reaches.clone()));
                 }
                 self.log_answer(node, Some(&reaches));
-                self.tell_of(node, Some(&reaches));
+                self.give_answer(node, Some(&reaches));
             }
             let late: Vec<u32> = {
                 let asking = &mut self.state().asking;
@@ -270,7 +270,7 @@ impl Node {
             for node in late {
                 self.state().asking.pending.remove(&node);
                 self.log_answer(node, None);
-                self.tell_of(node, None);
+                self.give_answer(node, None);
             }
             tokio::time::sleep(POLL_ANSWERS).await;
         }
@@ -282,17 +282,17 @@ impl Node {
         let (mut last, mut changes) = (None, self.config().changes());
         loop {
             let me = self.id();
-            let asked = self.config().call(move |store| {
+            let queries = self.config().call(move |store| {
                 let revision = store.revision()?;
                 let listed = if last == Some(revision) { Vec::new() } else { store.list("ask/")?.1 };
                 Ok((revision, listed))
             });
-            let (revision, asked) = match asked.await {
-                Ok((revision, asked)) => (Some(revision), asked),
+            let (revision, queries) = match queries.await {
+                Ok((revision, queries)) => (Some(revision), queries),
                 Err(_) => (None, Vec::new()),
             };
             last = revision;
-            for (key, stored) in asked {
+            for (key, stored) in queries {
                 let by = key.strip_prefix("ask/").and_then(|id| id.parse::<u32>().ok());
                 let (Some(by), Ok(ask)) = (by, serde_json::from_slice::<ReachabilityQuery>(&stored.value))
                 else {

@@ -48,7 +48,7 @@ impl Node {
             .collect()
         };
         for change in changes {
-            // If another change came first, this one is made again with the next look at the configuration.
+            // If another change came first, this one is made again when the configuration is read next.
             if self.config().call(move |store| store.commit(&[change])).await.is_ok() {
                 self.reconcile_soon();
             }

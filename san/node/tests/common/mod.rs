@@ -59,21 +59,21 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     let superblock = Superblock::fit(ClusterId(1), DeviceId(1), bytes, 16 << 20, 16).expect("it fits");
     let mut space = Space::format(&mut devices, Area::Log, superblock, false).expect("it is empty");
     let id = Identity { volume: VOLUME, group: GroupIndex(0), replica: REPLICA };
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
     let new = NewReplica {
         id,
         blocks,
         log_bytes: 256 << 20,
         most_in_flight: most_in_flight(256 << 20) as u32,
         key: 7,
-        promise: Promise { epoch: Epoch(0), owner: nobody },
+        promise: Promise { epoch: Epoch(0), owner: no_owner },
     };
     create(&mut devices, &mut space, DeviceId(1), &new).expect("there is room");
     let layout = Layout::new(1, 256, 1 << 30).expect("it can be");
     let record = Record {
         epoch: Epoch(1),
-        made_by: ProposalId { by: nobody, number: 0 },
-        owner: nobody,
+        made_by: ProposalId { by: no_owner, number: 0 },
+        owner: no_owner,
         state: RecordState::Active,
         attachment: 0,
         fence: 0,
@@ -163,7 +163,9 @@ fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
                 }
             }
             LoginStep::List => login.list(&[("vol".into(), export.clone())]),
-            LoginStep::Export(name) if name == "vol" => login.export(Ok(&export)).expect("it is told"),
+            LoginStep::Export(name) if name == "vol" => {
+                login.export(Ok(&export)).expect("the client asked for it")
+            }
             LoginStep::Export(name) => {
                 if login.export(Err(Refusal::Unknown(name))).is_err() {
                     return;

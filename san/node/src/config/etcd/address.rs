@@ -44,7 +44,7 @@ impl EtcdAddress {
         format!("{}/data/{key}", self.prefix)
     }
 
-    /// The key in etcd that says in which format the configuration is.
+    /// The key in etcd that holds the format of the configuration.
     pub(super) fn format_key(&self) -> String {
         format!("{}/format", self.prefix)
     }

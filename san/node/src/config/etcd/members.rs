@@ -1,7 +1,7 @@
 //! The members of an etcd: which of them is used, and what is asked of it.
 //!
 //! Reads are repeated at the next member when one fails. **A commit is sent once**: if its answer is lost, whether it was made is not
-//! known, and only whoever proposed it can find out (rules P1 and P2 of `docs/explanation/san-rules.md`).
+//! known, and only the node that proposed it can find out (rules P1 and P2 of `docs/explanation/san-rules.md`).
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const PAGE: i64 = 500;
 /// Bytes of an answer, at most.
 const ANSWER: usize = 64 << 20;
 
-/// Connects to a member. The error says why it is not possible.
+/// Connects to a member. The error states why it is not possible.
 pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Client, String> {
     let connected = timeout(AUTHENTICATES, async {
         let scheme = if address.ca().is_some() { "https" } else { "http" };
@@ -73,9 +73,9 @@ pub(super) fn why(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
+        let reason = error.to_string();
+        if !text.ends_with(&reason) {
+            text = format!("{text}: {reason}");
         }
         cause = error.source();
     }
@@ -168,7 +168,7 @@ impl Members {
     }
 
     /// Asks every member which etcd it belongs to. Fails if they do not agree: a member that was restored, or was set up anew, would
-    /// be believed by whoever asks it first. Members that do not answer are passed over.
+    /// be believed by the node that asks it first. Members that do not answer are passed over.
     pub(super) async fn agree(&mut self) -> Result<(), ConfigError> {
         let ask = |member: &String| {
             let (address, member) = (self.address.clone(), member.clone());
@@ -176,14 +176,14 @@ impl Members {
                 let client = connect(&address, &member).await.ok()?;
                 let options = GetOptions::new().with_count_only();
                 let mut client = client.kv_client();
-                let asked =
+                let answer =
                     timeout(READS, client.get(address.format_key(), Some(options))).await.ok()?.ok()?;
-                Some((member, asked.header()?.cluster_id()))
+                Some((member, answer.header()?.cluster_id()))
             })
         };
-        let asked: Vec<_> = self.address.endpoints().iter().map(ask).collect();
+        let answers: Vec<_> = self.address.endpoints().iter().map(ask).collect();
         let mut found: Option<u64> = self.cluster;
-        for answer in asked {
+        for answer in answers {
             let Ok(Some((member, is))) = answer.await else { continue };
             let was = *found.get_or_insert(is);
             if was != is {
@@ -202,7 +202,7 @@ impl Members {
     ) -> Result<(u64, Vec<KeyValue>, bool), ConfigError> {
         let mut faults = Vec::new();
         for _ in 0..self.address.endpoints().len() {
-            let asked = async {
+            let read = async {
                 let client = self.client().await?;
                 let mut client = client.kv_client().max_decoding_message_size(ANSWER);
                 let answer = timeout(READS, client.get(key, Some(options.clone()))).await;
@@ -210,7 +210,7 @@ impl Members {
                     .map_err(|_| format!("no answer within {} s", READS.as_secs()))?
                     .map_err(|error| why(&error))
             };
-            let fault = match asked.await {
+            let fault = match read.await {
                 Ok(mut answer) => match self.answered(answer.header()) {
                     Ok(revision) => return Ok((revision, answer.take_kvs(), answer.more())),
                     Err(why) => why.to_string(),
@@ -301,17 +301,17 @@ impl Members {
 
 /// Why etcd has certainly not made a commit. `None` if it may have.
 fn refusal(status: &tonic::Status) -> Option<ConfigError> {
-    let said = status.message();
+    let reason = status.message();
     let text = match status.code() {
-        Code::ResourceExhausted if said.contains("space") => format!(
-            "etcd refuses all changes, because the database of a member has reached its quota ({said}). Compact and defragment etcd, then \
+        Code::ResourceExhausted if reason.contains("space") => format!(
+            "etcd refuses all changes, because the database of a member has reached its quota ({reason}). Compact and defragment etcd, then \
              clear the alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm. If \
              that frees too little, raise --quota-backend-bytes of each member"
         ),
         Code::PermissionDenied | Code::Unauthenticated => {
-            format!("etcd does not let this user change the configuration: {said}")
+            format!("etcd does not let this user change the configuration: {reason}")
         }
-        Code::InvalidArgument => format!("etcd refuses the change: {said}"),
+        Code::InvalidArgument => format!("etcd refuses the change: {reason}"),
         _ => return None,
     };
     Some(ConfigError::Unavailable(text))

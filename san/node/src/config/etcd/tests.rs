@@ -77,7 +77,7 @@ fn a_commit_whose_answer_is_lost_is_of_unknown_outcome_and_is_not_sent_again() {
         proxy.cut_next_answer();
         let answer = store.commit(&[put("count", Some(was.version), &round.to_string())]);
         assert!(matches!(answer, Err(ConfigError::Unavailable(_))), "{answer:?}");
-        // The store can be read at once, and says what became of it.
+        // The store can be read at once, and shows whether the commit was made.
         let is = store.get("count").unwrap().unwrap();
         let made = is.version != was.version;
         assert_eq!(made, is.value == round.to_string().as_bytes());
@@ -127,7 +127,7 @@ fn members_that_die_or_are_silent_are_left_for_others() {
         assert!(notices(&mut *watch));
         server.signal(member, Signal::SIGCONT);
     }
-    // Two of three are gone: nothing can be read or changed, and each call says so within its limit.
+    // Two of three are gone: nothing can be read or changed, and each call fails within its limit.
     server.kill(0);
     server.kill(1);
     let begun = Instant::now();
@@ -208,7 +208,7 @@ fn what_is_no_cluster_is_refused_and_nothing_overwritten() {
     set("strange/format", "a text");
     assert!(matches!(EtcdStore::open(&at("strange")), Err(ConfigError::NotOurs(_))));
     set("newer/format", "9");
-    assert!(matches!(EtcdStore::open(&at("newer")), Err(ConfigError::Format { said: 9, .. })));
+    assert!(matches!(EtcdStore::open(&at("newer")), Err(ConfigError::Format { found: 9, .. })));
     let nothing = EtcdStore::open(&address(&format!("127.0.0.1:{}", server::free_port()), "x"));
     let Err(ConfigError::Unavailable(why)) = nothing else { panic!("nothing listens there") };
     assert!(why.contains("refused"), "{why}");

@@ -79,11 +79,11 @@ async fn begin(address: &EtcdAddress, member: &str, revision: u64) -> Result<Wat
 
 /// Gives notice of each change until the watch ends or is silent. False if the watch was dropped.
 async fn follow(mut stream: WatchStream, revision: &mut u64, notices: &Sender<()>) -> bool {
-    let (mut asked, mut heard) = (Instant::now(), Instant::now());
+    let (mut requested, mut received) = (Instant::now(), Instant::now());
     loop {
-        match timeout_at(asked + PROGRESS, stream.message()).await {
+        match timeout_at(requested + PROGRESS, stream.message()).await {
             Ok(Ok(Some(answer))) => {
-                heard = Instant::now();
+                received = Instant::now();
                 // What is compacted is not to be had any more: begin with what is there now.
                 let (header, compacted) =
                     (answer.header().map(|header| header.revision()), answer.compact_revision());
@@ -96,9 +96,9 @@ async fn follow(mut stream: WatchStream, revision: &mut u64, notices: &Sender<()
                 }
             }
             Ok(Ok(None) | Err(_)) => return true,
-            Err(_) if heard.elapsed() > SILENT => return true,
+            Err(_) if received.elapsed() > SILENT => return true,
             Err(_) => {
-                asked = Instant::now();
+                requested = Instant::now();
                 if stream.request_progress().await.is_err() {
                     return true;
                 }

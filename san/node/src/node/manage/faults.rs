@@ -1,4 +1,4 @@
-//! Faults on purpose, in clusters for development: they are off unless `node.toml` says otherwise.
+//! Faults on purpose, in clusters for development: they are off unless `node.toml` enables them.
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use schemars::JsonSchema;
@@ -25,7 +25,7 @@ pub enum TestFault {
         /// By so much, for each thing that it is asked.
         milliseconds: u32,
     },
-    /// What another node says to this one, and this one to that, is lost.
+    /// All messages between another node and this one are lost.
     DropPeer {
         /// The name of the other node.
         node: String,

@@ -120,8 +120,9 @@ impl Choice<'_> {
         self.judge.fault(replica.0).is_none() && self.follows(replica).is_some_and(agrees)
     }
 
-    /// Whether all members are kept: each reports and agrees with the record, and the node that was named first has one. Then who blocks
-    /// the volume is no member. One of which nothing is known may be of another history, and would not be compared any more.
+    /// Whether all members are kept: each reports and agrees with the record, and the node that was named first has one. Then the
+    /// replica that blocks the volume is no member. A replica of which nothing is known may be of another history, and would not be
+    /// compared any more.
     fn keeps_members(&self) -> bool {
         let of_group = |group: &Group| group.in_sync.iter().all(|member| self.agrees(*member));
         let here = |(_, node): (ReplicaId, NodeId)| self.from.first() == Some(&node.0);
@@ -235,7 +236,7 @@ impl Choice<'_> {
             .follows(replica)
             .map(|(epoch, owner)| format!("follows {} at epoch {epoch}", self.judge.name(owner.node)));
         let missed = match (group.departed.get(&replica), copy, follows) {
-            // What the record says of a copy of another history says nothing.
+            // What the record has of a copy of another history does not count.
             (_, _, Some(follows)) if !self.agrees(replica) => follows,
             (Some(departed), ..) => format!(
                 "lacks all writes since epoch {}, when the copy was removed from the in-sync set; the volume is at epoch {}",
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(survivors.unwrap(), BTreeMap::from([(GroupIndex(0), ReplicaId(13))]));
         assert!(
             what.contains("at node-3 follows node-3 at epoch 7"),
-            "not what the record says of it: {what}"
+            "not what the record has of it: {what}"
         );
         // One of which nothing is known may be of another history.
         cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));

@@ -1,10 +1,10 @@
 //! What replicas take of a device, and how much of it there is for them.
 //!
-//! A device is cut into chunks. A chunk of a log is a log's whole; of a chunk of data a part is for the slots that say what is
-//! in its extents. A replica is promised its log and a place for each extent that the volume has in its group, and takes no more:
+//! A device is cut into chunks. A chunk of a log is a log's whole; of a chunk of data a part is for the slots that describe
+//! its extents. A replica is promised its log and a place for each extent that the volume has in its group, and takes no more:
 //! what it holds free for writes in flight ([`SPARE`]) is part of that, as it holds no more free than it has extents left. So a
-//! device that is not promised twice (`--overcommit`) never becomes full, and needs no reserve beside the promises. Whoever
-//! promises by another count promises what is not there.
+//! device that is not promised twice (`--overcommit`) never becomes full, and needs no reserve besides the promises. Code
+//! that promises by another count promises room that is not there.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_protocol::log::SECTOR;

@@ -156,7 +156,7 @@ impl Server {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Takes a backup of the only member. The returned function puts it in place of what is there then, as the manual of etcd says.
+    /// Takes a backup of the only member. The returned function puts it in place of what is there then, as the manual of etcd describes.
     pub(crate) fn backup(&self) -> impl FnOnce(&Server) + use<> {
         let file = self.folder.path().join("backup");
         let _ = std::fs::remove_file(&file);

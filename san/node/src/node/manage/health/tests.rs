@@ -234,7 +234,7 @@ fn copies_of_a_volume_that_is_not_attached_are_to_be_in_use() {
 }
 
 #[test]
-fn a_copy_that_follows_an_owner_whom_the_record_does_not_have_blocks_the_volume_also_while_it_is_served() {
+fn a_copy_that_follows_an_owner_that_is_not_in_the_record_blocks_the_volume_also_while_it_is_served() {
     let mut cluster = cluster();
     let owner = cluster.record.owner;
     cluster.record.history.claim(Epoch(5), owner);
