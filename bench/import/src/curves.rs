@@ -1,7 +1,7 @@
 //! Results that are places of one curve, in one file or in several: equal in everything but how much was outstanding or
 //! offered, and in name and time.
 //!
-//! A reader says of a point what it has to share with others to be on one curve ([`Alike`]). Files are joined only if no
+//! A reader states of a point what it has to share with others to be on one curve ([`Alike`]). Files are joined only if no
 //! two of them state the same place: those may as well be a measurement before a change and one after it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -56,14 +56,14 @@ pub fn format(text: &str) -> Option<Format> {
     if crate::diskspd::text::is_result(&seen) {
         return Some(Format::DiskspdText);
     }
-    // fio writes several formats into one file, if it is asked to.
+    // fio writes several formats into one file, if an option requests that.
     if seen.iter().any(|line| line.starts_with('{')) {
         return Some(Format::Json);
     }
     if is_terse(first) || is_for_people(&seen) {
         return None;
     }
-    // A table with columns that cannot be used is still a table, and its reader says which they are.
+    // A table with columns that cannot be used is still a table, and its reader names them.
     let fields = |line: &str, separator: char| line.matches(separator).count();
     let table = |separator: &char| {
         let next = seen.get(1).map_or(fields(first, *separator), |line| fields(line, *separator));
@@ -86,7 +86,7 @@ fn is_for_people(lines: &[&str]) -> bool {
         .any(|line| line.contains("(g=0): rw=") || line.contains("(groupid=") && line.contains("err="))
 }
 
-/// What is said of a file that is nothing of that.
+/// The error for a file of no known format.
 pub(crate) fn unknown(file: &str, text: &str) -> ImportError {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.clone().next();

@@ -26,7 +26,7 @@ const MOST_ROWS: usize = 200_000;
 /// `[first]` and `[last]` that differ by more than this ratio are told.
 const TELLING: f64 = 1.05;
 const MIB: f64 = 1_048_576.0;
-/// What tells loads apart beside operation, block size and offsets, where it varies.
+/// What distinguishes loads besides operation, block size and offsets, where it varies.
 const PARTS: [&str; 7] = ["path type", "paths", "dirs", "files", "file size", "direct IO", "random aligned"];
 
 /// Whether a line is the header of its table.
@@ -179,7 +179,7 @@ fn point(row: &Row, notes: &mut Notes) -> Result<Option<Point>, ImportError> {
         ));
     }
     if limited || uneven {
-        // Nothing else tells their depths apart, and other depths are no repeats.
+        // Nothing else distinguishes their depths, and other depths are no repeats.
         named.push(each.map(|(threads, depth)| format!("{threads} threads, depth {depth}")));
     }
     let errors = row.figure("errors total")?.unwrap_or(0.0);
@@ -267,7 +267,7 @@ fn tell_apart(points: &mut [Point], parts: &[[Option<String>; PARTS.len()]]) {
     }
 }
 
-/// What is said once of all rows.
+/// Findings that hold for all rows, stated once.
 #[derive(Debug, Default)]
 struct Notes {
     doubts: Vec<Finding>,

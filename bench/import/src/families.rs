@@ -1,4 +1,4 @@
-//! What the sweep is called that a point belongs to, where its name says how much was outstanding.
+//! What the sweep is called that a point belongs to, where its name states how much was outstanding.
 
 use std::collections::{HashMap, HashSet};
 

@@ -37,7 +37,7 @@ pub(crate) fn is_result(lines: &[&str]) -> bool {
     (has("VMs") || has("PODS")) && (has("IOPS") || has("THROUGHPUT")) || lines.iter().any(ended)
 }
 
-/// What the file's name says.
+/// What the file's name states.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 struct Load {
     disks: Option<f64>,
@@ -130,7 +130,7 @@ pub(crate) fn read(file: &str, name: &Path, text: &str, options: &Options) -> Re
     if several {
         note(
             "one job in each machine",
-            "several, which the file's name does not tell apart",
+            "several, which the file's name does not distinguish",
             "What each kept outstanding is not known, so that Little's law cannot be checked.",
         );
     } else if load.threads.is_none() || load.disks.is_none() {
@@ -143,7 +143,7 @@ pub(crate) fn read(file: &str, name: &Path, text: &str, options: &Options) -> Re
     Ok(Imported { format: "HCIBench result", points, findings, ..Imported::default() })
 }
 
-/// A block with what the file's name says of it.
+/// A block with what the file's name states of it.
 fn finish(block: Block, stem: &str, load: &Load, options: &Options) -> Point {
     let mut point = block.point;
     point.profile = match &block.job {
@@ -158,7 +158,7 @@ fn finish(block: Block, stem: &str, load: &Load, options: &Options) -> Point {
         named.or_else(|| options.outstanding(point.workers)).filter(|sum| is_figure(*sum) && *sum > 0.0);
     point.averaged = true;
     if point.mean_us.is_none() {
-        // fio's summary has no mean over both; weighed with the share that was asked for, it is one.
+        // fio's summary has no mean over both; weighed with the share that was requested, it is one.
         (point.mean_us, point.latency_of) = match (load.read_percent, block.read, block.write) {
             (Some(100.0), read, _) => (read, LatencyOf::Read),
             (Some(0.0), _, write) => (write, LatencyOf::Write),
@@ -181,7 +181,7 @@ struct Reader<'a> {
     job: Option<String>,
     /// Where the blocks that follow were measured.
     datastore: Option<String>,
-    /// Machines that ended early, said before the blocks that they are missing from.
+    /// Machines that ended early, stated before the blocks that they are missing from.
     lost: u32,
     findings: Vec<Finding>,
 }
@@ -198,7 +198,7 @@ impl Reader<'_> {
         }
         let Some((key, value)) = pair(line) else { return Ok(()) };
         match key {
-            // What is said of machines that ended early holds of one datastore.
+            // The finding about machines that ended early holds for one datastore.
             "Datastore" | "StorageClass" => {
                 self.close();
                 self.lost = 0;

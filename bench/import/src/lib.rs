@@ -1,8 +1,9 @@
 //! Other tools' results as measured points.
 //!
 //! [`read`] finds out what a file holds ([`detect`]) and hands it to the reader of that format: [`csv`], [`fio`],
-//! [`diskspd`], [`elbencho`], [`vdbench`] or [`hcibench`]. [`curves`] joins files that are one curve. What a file does not say stays `None` in its points; what it says and cannot be kept
-//! is named in a finding; what could be taken for another figure than was meant is an error.
+//! [`diskspd`], [`elbencho`], [`vdbench`] or [`hcibench`]. [`curves`] joins files that are one curve. What a file does not
+//! state stays `None` in its points; what it states and cannot be kept is named in a finding; what could be taken for
+//! another figure than was meant is an error.
 
 use std::path::Path;
 
@@ -88,9 +89,9 @@ impl ImportError {
 }
 
 /// Reads what a file holds, whatever it is. It is recognised by its content; of its name only HCIBench's results need
-/// more than where they lie, since nothing but the name says their load.
+/// more than where they lie, since nothing but the name states their load.
 ///
-/// Points of loads that would else be taken for repeats or places of one sweep have what tells them apart in their
+/// Points of loads that would else be taken for repeats or places of one sweep have what distinguishes them in their
 /// `family`; those whose names of ours differ in threads and depth alone (`B4-T1-O1-W0-PR`, `B4-T1-O8-W0-PR`) have the
 /// same one (`B4-W0-PR`), so that they are a sweep.
 pub fn read(name: &Path, bytes: &[u8], options: &Options) -> Result<Imported, ImportError> {

@@ -56,7 +56,7 @@ pub(crate) fn shown(text: &str) -> String {
     printable(text, 60)
 }
 
-/// Foreign text that stays in a point, such as a load's name: long enough to tell two apart.
+/// Foreign text that stays in a point, such as a load's name: long enough to distinguish two.
 pub(crate) fn kept(text: &str) -> String {
     printable(text, 400)
 }

@@ -2,9 +2,9 @@
 //!
 //! Each run (`RD=`) has a row for each interval and one whose `Interval` is `avg_2-5`, over the intervals from the second to
 //! the fifth: that row is a point, and those intervals are its series. How long an interval is follows from the times of
-//! its rows. `rate` is what was carried and `reqrate` what was asked for, of which 999977 and more (9999988) mean as much as
+//! its rows. `rate` is what was carried and `reqrate` what was requested, of which 999977 and more (9999988) mean as much as
 //! possible; `MB/sec` counts 1024 × 1024 bytes, and response times are milliseconds. `xfersize`, `threads`, `rdpct`, `seekpct`, …
-//! are what was asked for, `n/a` where workloads differ. Of file systems (`Read_rate`, `Write_rate`) reads and writes
+//! are what was requested, `n/a` where workloads differ. Of file systems (`Read_rate`, `Write_rate`) reads and writes
 //! together are the I/Os; operations on files and directories are passed over, and so are rows that format storage.
 //!
 //! `threads` are of each storage definition, of which there may be several and whose number the file does not say: so what was
@@ -23,7 +23,7 @@ use crate::{ImportError, Imported};
 
 /// More rows than any file has that is read.
 const MOST_ROWS: usize = 500_000;
-/// From this rate on as much as possible was asked for.
+/// From this rate on as much as possible was requested.
 const UNLIMITED: f64 = 999_977.0;
 /// Half of what the last of the four decimals counts.
 const HALF_DIGIT: f64 = 0.000_05;
@@ -58,7 +58,7 @@ impl Row<'_> {
         Some(cell).filter(|cell| !cell.eq_ignore_ascii_case("n/a"))
     }
 
-    /// A figure; `None` if the column is not there or says `n/a`.
+    /// A figure; `None` if the column is not there or is `n/a`.
     fn figure(&self, name: &str) -> Result<Option<f64>, ImportError> {
         // Where workloads differ, older versions write -1.
         let Some(cell) = self.text(name).filter(|cell| !matches!(*cell, "-1" | "-1.0000")) else {
@@ -92,7 +92,7 @@ struct Interval {
     mean_us: Option<f64>,
 }
 
-/// A run's name and what was asked of it that its point does not keep.
+/// A run's name and what was requested of it that its point does not keep.
 struct RunParameters {
     run: String,
     /// Threads, and percent of seeks, of read hits and of write hits.
@@ -296,7 +296,7 @@ fn window(point: &mut Point, intervals: &[Interval], from: u32, to: u32) {
     point.series = inside.iter().zip(1..).map(part).collect();
 }
 
-/// Gives points of one run definition a family, which says what else tells them apart. The runs of a curve have the share
+/// Gives points of one run definition a family, which states what else distinguishes them. The runs of a curve have the share
 /// of its maximum in their names: `rd1_(10%)`.
 fn name(points: &mut [Point], parameters: &[RunParameters]) {
     let base = |run: &str| run.split("_(").next().unwrap_or(run).to_string();

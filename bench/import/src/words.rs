@@ -1,4 +1,4 @@
-//! What a load's name says, if it is one of ours (`B4-T2-O32-W0-PR`) or made of common words (`4k-randwrite`).
+//! What a load's name states, if it is one of ours (`B4-T2-O32-W0-PR`) or made of common words (`4k-randwrite`).
 //!
 //! Words are separated by hyphens, underscores, blanks or slashes, in any order:
 //!
@@ -11,7 +11,7 @@
 //! | `70read`, `30write`, `70rd`, `70rdpct`, `100readpct` | the same |
 //! | `rand`, `random`, `seq`, `sequential`, `rw`, `mixed`, `mix` | nothing about size or share |
 //!
-//! Any other word says nothing; two words that contradict each other say nothing either.
+//! Any other word has no meaning; two words that contradict each other have none either.
 
 use loadline_profile::Profile;
 
@@ -46,7 +46,7 @@ pub(crate) fn named(name: &str) -> Named {
     Named { block_bytes: agreed(&blocks), write_percent: agreed(&shares), ..Named::default() }
 }
 
-/// What a profile of ours says.
+/// What a profile of ours states.
 pub(crate) fn of_profile(profile: &Profile) -> Named {
     Named {
         block_bytes: Some(profile.block_size.bytes() as f64),
@@ -60,7 +60,7 @@ fn agreed(values: &[f64]) -> Option<f64> {
     values.first().copied().filter(|first| values.iter().all(|value| value == first))
 }
 
-/// Percent of writes that a word says.
+/// Percent of writes that a word states.
 fn share(word: &str) -> Option<f64> {
     match word {
         "read" | "reads" | "randread" | "seqread" | "randomread" | "sequentialread" => return Some(0.0),

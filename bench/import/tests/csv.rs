@@ -80,9 +80,9 @@ fn depths_multiply_up_to_what_is_outstanding_in_all() {
     assert_eq!(of("vms,outstanding_per_worker", "4,8"), Some(32.0));
     assert_eq!(of("vms,iodepth", "4,8"), Some(32.0));
     assert_eq!(of("vms,threads,iodepth", "4,2,8"), Some(64.0));
-    assert_eq!(of("vms,outstanding_per_thread", "4,8"), None, "nothing says how many threads there are");
+    assert_eq!(of("vms,outstanding_per_thread", "4,8"), None, "nothing states how many threads there are");
     assert_eq!(of("outstanding", "12"), Some(12.0));
-    assert_eq!(of("iodepth", "12"), None, "nothing says how many workers there are");
+    assert_eq!(of("iodepth", "12"), None, "nothing states how many workers there are");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn names_of_ours_that_differ_in_depth_are_one_sweep() {
     let apart = "vms,profile,pattern,iops\n4,B4-T1-O1-W0-PR,a,1\n4,B4-T1-O8-W0-PR,b,5\n";
     assert_eq!(families(apart), ["B4-W0-PR, pattern a", "B4-W0-PR, pattern b"]);
     let open = "profile,iops\nB4-T1-O1-W0-PR,100\nB4-T1-O8-W0-PR,500\n";
-    assert_eq!(families(open), ["B4-T1-O1-W0-PR", "B4-T1-O8-W0-PR"], "nothing else tells them apart");
+    assert_eq!(families(open), ["B4-T1-O1-W0-PR", "B4-T1-O8-W0-PR"], "nothing else distinguishes them");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn fixed_threads_serve_every_target() {
         profile("<ThreadCount>3</ThreadCount><RequestCount>5</RequestCount>", two),
         (Some(15.0), None)
     );
-    assert_eq!(profile("", "<Target/>"), (Some(2.0), None), "as DISKSPD has it unless said");
+    assert_eq!(profile("", "<Target/>"), (Some(2.0), None), "as DISKSPD has it by default");
     let slow = "<Target><BlockSize>4096</BlockSize><Throughput>4096</Throughput></Target>";
     assert_eq!(profile("", slow), (None, Some(1000.0)), "bytes a millisecond");
     let thinks = "<Target><ThinkTime>5</ThinkTime><BurstSize>2</BurstSize></Target>";
@@ -145,9 +145,9 @@ fn text_says_the_same_as_xml() {
     let percents: Vec<(f64, f64)> = point.percentiles_us.iter().map(|(p, us)| (*p, us.value)).collect();
     assert_eq!(percents.last(), Some(&(99.9, 5_000.0)), "32 samples lie beyond 99.99 %");
     assert_eq!(percents.iter().find(|(percent, _)| *percent == 99.0), Some(&(99.0, 2_500.0)));
-    let said: Vec<&str> = imported.findings.iter().map(|finding| finding.expected.as_str()).collect();
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said[0].starts_with("IOPS of each interval (-D)"), "{said:?}");
+    let expected: Vec<&str> = imported.findings.iter().map(|finding| finding.expected.as_str()).collect();
+    assert_eq!(expected.len(), 2, "{expected:?}");
+    assert!(expected[0].starts_with("IOPS of each interval (-D)"), "{expected:?}");
 }
 
 #[test]

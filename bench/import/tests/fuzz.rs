@@ -1,5 +1,5 @@
 //! Whatever a file holds, reading it ends soon, with points whose figures can be calculated with or with an error.
-//! `LOADLINE_FUZZ_CASES` says how many cases each test tries.
+//! `LOADLINE_FUZZ_CASES` sets how many cases each test tries.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What tells rows of one load apart that their points do not keep.
+//! What distinguishes rows of one load that their points do not keep.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ const MOST_COLUMNS: usize = 16;
 /// So many columns are named in the finding.
 const MOST_NAMED: usize = 4;
 
-/// The cells of columns that tell rows apart.
+/// The cells of columns that distinguish rows.
 pub(super) struct Cells {
     /// Which columns, those first that count always.
     columns: Vec<(Apart, usize, String)>,
@@ -133,7 +133,7 @@ fn picked<'a>(row: &'a str, single: &[usize], others: Option<usize>) -> Vec<&'a 
 struct Load<'a> {
     points: &'a [Point],
     rows: &'a Rows<'a>,
-    /// What tells each apart.
+    /// What distinguishes each.
     labels: Vec<Vec<String>>,
 }
 

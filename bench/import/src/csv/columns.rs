@@ -1,4 +1,4 @@
-//! What a column's name says.
+//! What a column's name means.
 
 /// What a column states.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ pub(super) enum Column {
     /// Bytes in one of its unit.
     CeilingThroughput(f64),
     StatedPercent,
-    /// Known, tells rows apart, and is needed for nothing else.
+    /// Known, distinguishes rows, and is needed for nothing else.
     Pattern,
     /// The same.
     Copies,
@@ -61,7 +61,7 @@ impl Column {
         }
     }
 
-    /// How it tells rows apart, if that is not kept in their points.
+    /// How it distinguishes rows, if that is not kept in their points.
     pub(super) fn apart(&self) -> Option<Apart> {
         match self {
             Column::Pattern | Column::Copies => Some(Apart::Always),
@@ -77,7 +77,7 @@ impl Column {
     }
 }
 
-/// How a column tells rows apart whose points do not keep what it states. In the order in which they are asked.
+/// How a column distinguishes rows whose points do not keep what it states. In the order in which they are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Apart {
     /// Wherever rows of a load differ in it, they are different loads.

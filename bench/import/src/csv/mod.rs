@@ -1,6 +1,6 @@
 //! Tables: one measured point a row.
 //!
-//! Separated by commas, semicolons or tabs, with a header that says what each column is and in which unit. Case does
+//! Separated by commas, semicolons or tabs, with a header that states what each column is and in which unit. Case does
 //! not matter; blanks and hyphens in a name count as underscores, round and square brackets as nothing, and `/s` as
 //! `_per_s`, so that `Throughput (MB/s)` is `throughput_mb_per_s`.
 //!
@@ -27,15 +27,15 @@
 //! | `errors`, `lost_workers` | I/Os that failed; workers that ended early |
 //! | `theoretical_iops`, `ceiling_iops`, `theoretical_gb_per_s`, … | the most that the storage could do |
 //! | `stated_percent` | percent of that, as the source states it |
-//! | `pattern`, `copies` | what tells rows of one load apart |
+//! | `pattern`, `copies` | what distinguishes rows of one load |
 //!
 //! Rows of one load that differ in block size, share of writes, `latency_of`, `pattern` or `copies` are different
-//! loads; so are those that are alike but for a column that is not kept or not known. What tells them apart stands in
+//! loads; so are those that are alike but for a column that is not kept or not known. What distinguishes them is in
 //! [`Point::family`]: `x, pattern random`. Tables in which nothing of that varies keep the plain names.
 //!
 //! Throughput may have `throughput_` in front. `Kb`, `Mb` and `Gb`, with a small b alone, are refused: to the letter they
 //! are bits, and often bytes are meant. An empty cell states nothing. One disk a worker is assumed where a
-//! profile's name says threads and outstanding I/Os, so that a worker has threads × outstanding of them.
+//! profile's name states threads and outstanding I/Os, so that a worker has threads × outstanding of them.
 
 mod apart;
 mod columns;
@@ -318,7 +318,7 @@ impl Table<'_> {
         for (column, found) in contradictions {
             let finding = Finding::doubt(
                 FindingKind::Adjusted,
-                format!("the column {column} to say what the load \"{}\" says", shown(&point.profile)),
+                format!("the column {column} to state what the load \"{}\" states", shown(&point.profile)),
                 found,
                 "One of the two is not what was measured; the column was taken. Correct the wrong one.",
             );
@@ -331,7 +331,7 @@ impl Table<'_> {
                 FindingKind::Adjusted,
                 "IOPS or throughput in each row",
                 format!("neither in {}", point.place),
-                "The row says nothing of how much was done.",
+                "The row does not state how much was done.",
             );
             if self.findings.len() < MOST_CONTRADICTIONS {
                 self.findings.push(finding);

@@ -114,13 +114,13 @@ impl Row {
         point.percentiles_us.sort_by(|a, b| a.0.total_cmp(&b.0));
         let name = named(&point.profile);
         let mut odd = Vec::new();
-        let mut either = |column: &'static str, cell: Option<f64>, said: Option<f64>| {
-            if let (Some(cell), Some(said)) = (cell, said)
-                && !alike(cell, said)
+        let mut either = |column: &'static str, cell: Option<f64>, named: Option<f64>| {
+            if let (Some(cell), Some(named)) = (cell, named)
+                && !alike(cell, named)
             {
-                odd.push((column, format!("{cell} in the column, and {said} by the name")));
+                odd.push((column, format!("{cell} in the column, and {named} by the name")));
             }
-            cell.or(said)
+            cell.or(named)
         };
         let writes = self.write_percent.or(self.read_percent.map(|reads| 100.0 - reads));
         point.block_bytes = either("block size", self.block_bytes, name.block_bytes);

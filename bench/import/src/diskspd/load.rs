@@ -1,6 +1,6 @@
 //! The load of a time span of DISKSPD, as a result's profile or its text states it.
 //!
-//! Outstanding are, summed over the targets, `RequestCount` (2 unless said) × `ThreadsPerFile` (1 unless said). Where
+//! Outstanding are, summed over the targets, `RequestCount` (2 by default) × `ThreadsPerFile` (1 by default). Where
 //! the time span itself has a `ThreadCount` (`-F`), each of those threads serves every target: then it is the sum of
 //! the targets' `RequestCount` × `ThreadCount`, or with a `RequestCount` of the time span (`-O`), which counts for all
 //! targets of a thread together, that × `ThreadCount`. `Throughput` (`-g`) counts for each thread and target, in bytes
@@ -29,7 +29,7 @@ pub(super) struct Target {
     pub(super) threads: f64,
     /// 0 to 100.
     pub(super) write_percent: f64,
-    /// `None` if it is none that a name says.
+    /// `None` if no name states it.
     pub(super) pattern: Option<Pattern>,
     /// Offered to it, I/Os a second of each thread.
     pub(super) rate: Option<f64>,
@@ -71,7 +71,7 @@ fn stated(span: Node) -> String {
     leaves.map(pair).collect::<Vec<_>>().join("\x1f")
 }
 
-/// A point that says a load, and what it shares with others of its curve. `place` is where the load is stated.
+/// A point that states a load, and what it shares with others of its curve. `place` is where the load is stated.
 pub(super) fn point(span: &Span, place: &str, findings: &mut Vec<Finding>) -> (Point, Option<Alike>) {
     let Span { targets, fixed, shared, stated } = span;
     let mut point = Point { place: place.to_string(), workers: Some(1), ..Point::default() };
@@ -99,7 +99,7 @@ pub(super) fn point(span: &Span, place: &str, findings: &mut Vec<Finding>) -> (P
             point.write_percent.map_or("mixed writes".into(), |percent| format!("{percent} % writes"));
         let mut name = format!("{block}, {writes}, {}", counted(targets.len(), "target", "targets"));
         if point.outstanding.is_none() && point.rate_iops.is_none() {
-            // Nothing else tells their depths apart, and other depths are no repeats.
+            // Nothing else distinguishes their depths, and other depths are no repeats.
             name.push_str(&format!(", at most {outstanding} outstanding"));
         }
         name
@@ -162,7 +162,7 @@ fn read(file: &str, target: Node) -> Result<Target, ImportError> {
     })
 }
 
-/// The load as a profile, if all targets have the same and a name says it.
+/// The load as a profile, if all targets have the same and a name states it.
 fn named(targets: &[Target], fixed: Option<f64>, shared: Option<f64>) -> Option<Profile> {
     let first = targets.first().filter(|first| targets.iter().all(|target| target == *first))?;
     if shared.is_some() || first.rate.is_some() || first.thinks {

@@ -68,14 +68,14 @@ fn results(
     root: Node,
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<(Point, Option<Alike>)>, ImportError> {
-    let asked = spans(child(root, "Profile"));
+    let declared = spans(child(root, "Profile"));
     let measured: Vec<Node> = children(root, "TimeSpan").collect();
     let computer =
         child(root, "System").and_then(|system| text_in(system, "ComputerName")).unwrap_or_default();
-    if !asked.is_empty() && asked.len() != measured.len() {
+    if !declared.is_empty() && declared.len() != measured.len() {
         findings.push(Finding::doubt(
             FindingKind::MissingIntervals,
-            format!("results of the {} of the profile", counted(asked.len(), "time span", "time spans")),
+            format!("results of the {} of the profile", counted(declared.len(), "time span", "time spans")),
             format!("{} of them", measured.len()),
             "DISKSPD was stopped, or the file was cut. Results and loads are put together in their order.",
         ));
@@ -83,8 +83,8 @@ fn results(
     let mut points = Vec::new();
     let mut dropped = 0;
     for (at, span) in measured.into_iter().enumerate() {
-        let (mut point, alike) = match asked.get(at) {
-            Some(asked) => load::point(&load::span(file, *asked)?, &place(file, *asked), findings),
+        let (mut point, alike) = match declared.get(at) {
+            Some(span) => load::point(&load::span(file, *span)?, &place(file, *span), findings),
             None => (Point { workers: Some(1), ..Point::default() }, None),
         };
         point.place = format!("{}, time span {}", place(file, span), at + 1);
@@ -109,7 +109,7 @@ fn measure(
         findings.push(Finding::doubt(
             FindingKind::LostWorkers,
             "a measurement",
-            format!("in {} DISKSPD says: {}", point.place, shown(error)),
+            format!("in {} DISKSPD reports: {}", point.place, shown(error)),
             "It was stopped before its measurement began. Run it again.",
         ));
         return Ok(0);

@@ -1,6 +1,6 @@
 //! DISKSPD's text, which it prints unless told otherwise; of one run or of several that were appended to one file.
 //!
-//! `Command Line:` begins a run. Below `Input parameters:` each `timespan:` says its targets, and each `Results for
+//! `Command Line:` begins a run. Below `Input parameters:` each `timespan:` states its targets, and each `Results for
 //! timespan` has tables of all I/O, of reads and of writes, a row for each thread and target and a `total:` row, whose
 //! columns depend on the options: `AvgLat` and `LatStdDev` (milliseconds) with `-L`, `IopsStdDev` with `-D`. Figures of I/O are
 //! taken from `Total IO`, and checked against the rows. With several targets there is a table of percentiles for each, and
@@ -76,11 +76,11 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
     let mut imported = Imported { format: "DISKSPD text", ..Imported::default() };
     let several = runs.len() > 1;
     for (at, run) in runs.iter().enumerate() {
-        let asked = run.input.spans.len();
-        if asked > 0 && run.blocks.len() < asked {
+        let declared = run.input.spans.len();
+        if declared > 0 && run.blocks.len() < declared {
             notes.doubts.push(Finding::doubt(
                 FindingKind::MissingIntervals,
-                format!("results of {}", counted(asked, "time span", "time spans")),
+                format!("results of {}", counted(declared, "time span", "time spans")),
                 format!("{} of them in run {} of {file}", run.blocks.len(), at + 1),
                 "DISKSPD was stopped, or the file was cut.",
             ));
@@ -200,7 +200,7 @@ impl Block {
             notes.doubts.push(Finding::doubt(
                 FindingKind::LostWorkers,
                 "a measurement",
-                format!("in {} DISKSPD says that it was interrupted before it began", point.place),
+                format!("in {} DISKSPD reports that it was interrupted before it began", point.place),
                 "Run it again.",
             ));
             return Ok(());
@@ -286,7 +286,7 @@ impl Block {
     }
 }
 
-/// What is said once of all time spans.
+/// Findings that hold for all time spans, stated once.
 #[derive(Debug, Default)]
 struct Notes {
     doubts: Vec<Finding>,

@@ -1,4 +1,4 @@
-//! What tells jobs of one name apart.
+//! What distinguishes jobs of one name.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,15 @@ use loadline_measure::point::Point;
 
 use super::load::JobOptions;
 
-/// Gives points of one name whose loads or hosts differ a family that says how. `asked` is of each point.
-pub(super) fn tell(points: &mut [Point], asked: &[(JobOptions, Option<String>)]) {
+/// Gives points of one name whose loads or hosts differ a family that states how. `options`: one entry for each point.
+pub(super) fn distinguish(points: &mut [Point], options: &[(JobOptions, Option<String>)]) {
     let mut names: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, point) in points.iter().enumerate() {
         names.entry(point.profile.clone()).or_default().push(at);
     }
     for (name, rows) in names.into_iter().filter(|(_, rows)| rows.len() > 1) {
-        let parts: Vec<Vec<Option<&str>>> = rows.iter().filter_map(|at| asked.get(*at)).map(parts).collect();
+        let parts: Vec<Vec<Option<&str>>> =
+            rows.iter().filter_map(|at| options.get(*at)).map(parts).collect();
         let differ =
             |part: usize| parts.windows(2).any(|pair| matches!(pair, [a, b] if a.get(part) != b.get(part)));
         let differing: Vec<usize> =
@@ -30,6 +31,6 @@ pub(super) fn tell(points: &mut [Point], asked: &[(JobOptions, Option<String>)])
 }
 
 /// Size, kind, mix, and host: two hosts of one result ran together, so that they are no repeats.
-fn parts((asked, host): &(JobOptions, Option<String>)) -> Vec<Option<&str>> {
-    asked.parts.iter().chain([host]).map(Option::as_deref).collect()
+fn parts((options, host): &(JobOptions, Option<String>)) -> Vec<Option<&str>> {
+    options.parts.iter().chain([host]).map(Option::as_deref).collect()
 }

@@ -5,7 +5,7 @@
 //!   in its JSON when it was asked for on the command line, but `job_runtime` is the sum over the merged processes
 //!   while `runtime` is the longest: their quotient counts them. If it is the job's `numjobs`, they are those. If it is
 //!   more, different jobs were merged, and the options are of one of them only: then nothing is taken from them.
-//! - Outstanding are `iodepth` × processes. Synchronous engines keep one, whatever `iodepth` says.
+//! - Outstanding are `iodepth` × processes. Synchronous engines keep one, whatever `iodepth` states.
 //! - With a rate, think time, syncs between the I/Os or a depth that fio varies, fewer are outstanding than that.
 //!
 //! Source: fio's manual (HOWTO), and the output of fio 3.33.
@@ -141,10 +141,10 @@ impl Load {
 }
 
 fn processes(options: &Set, alike: u32, runtimes: Option<f64>) -> Processes {
-    let asked = options.get("numjobs").map_or(Some(1), whole::<u32>).filter(|asked| *asked > 0);
-    let Some(asked) = asked else { return Processes::Mixed };
+    let jobs = options.get("numjobs").map_or(Some(1), whole::<u32>).filter(|jobs| *jobs > 0);
+    let Some(jobs) = jobs else { return Processes::Mixed };
     // Entries of their own, one for each process.
-    let expected = if alike > 1 { 1 } else { asked };
+    let expected = if alike > 1 { 1 } else { jobs };
     match runtimes {
         None => Processes::Known(expected),
         Some(count) => {
@@ -163,7 +163,7 @@ fn processes(options: &Set, alike: u32, runtimes: Option<f64>) -> Processes {
     }
 }
 
-/// What tells loads of one name apart, as the options ask for it.
+/// What distinguishes loads of one name, as the options request it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct JobOptions {
     /// Size, kind and mix of the I/Os.

@@ -6,7 +6,7 @@
 //! Each job of `jobs` (or of `client_stats`) is one point, over reads and writes together, since Little's law holds
 //! of both together: IOPS and bytes add up, means weigh by their I/Os. So do the entries of the processes of one job,
 //! which fio writes for `numjobs` without `group_reporting`: same result, name, group and host, and same load. Jobs of
-//! one name that do not put on the same load have what tells them apart in [`Point::family`]: `x, 4 KiB`.
+//! one name that do not put on the same load have what distinguishes them in [`Point::family`]: `x, 4 KiB`.
 //! Latencies are `lat_ns`, from submission to
 //! completion. Percentiles are never averaged: they are those of the only direction that did I/O, or come from the
 //! merged bins of JSON+. What is outstanding follows from the options: `iodepth` × processes, one for each
@@ -85,7 +85,7 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Imported, ImportError> {
             "give what loadline bench --json or fio --output-format=json+ wrote, or CSV",
         ));
     }
-    apart::tell(&mut reader.points, &reader.asked);
+    apart::distinguish(&mut reader.points, &reader.options);
     if let Some(problem) = objects.cut {
         findings.push(Finding::doubt(
             FindingKind::MissingIntervals,
@@ -172,7 +172,7 @@ fn text_of<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What tells the jobs of a result apart; those of `numjobs` share it.
+/// What distinguishes the jobs of a result; those of `numjobs` share it.
 fn identity(entry: &Value) -> String {
     let part = |key| entry.get(key).filter(|v| !v.is_array() && !v.is_object()).map(Value::to_string);
     [part("jobname"), part("groupid"), part("hostname"), part("port")]
@@ -187,7 +187,7 @@ struct Reader<'a> {
     several: bool,
     points: Vec<Point>,
     /// What each point's options ask for, and the host that it ran on.
-    asked: Vec<(JobOptions, Option<String>)>,
+    options: Vec<(JobOptions, Option<String>)>,
     /// What each point shares with others of its curve.
     alike: Vec<Option<Alike>>,
     entries: usize,
@@ -259,7 +259,7 @@ impl Reader<'_> {
             self.alike.push(known.then(|| load::alike(result, entry)).flatten());
             self.points.push(point);
             let host = entry.get("hostname").and_then(Value::as_str).map(shown);
-            self.asked.push((JobOptions::of(result, entry), host));
+            self.options.push((JobOptions::of(result, entry), host));
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(crate) fn error(name: &str, content: &str) -> ImportError {
     text(name, content.as_bytes()).unwrap_err()
 }
 
-/// What is said of a file: kind and severity of each finding.
+/// The findings of a file: kind and severity of each finding.
 pub(crate) fn findings(imported: &Imported) -> Vec<(FindingKind, Severity)> {
     imported.findings.iter().map(|finding| (finding.kind, finding.severity)).collect()
 }

@@ -1,4 +1,4 @@
-//! What a run's text says of its load.
+//! What a run's text states of its load.
 
 use loadline_profile::Pattern;
 
@@ -62,7 +62,7 @@ impl Input {
             span.lines.push(line.to_string());
         }
         if line.starts_with("path:") {
-            // As DISKSPD has it unless said.
+            // As DISKSPD has it by default.
             span.targets.push(Target {
                 block: 65_536.0,
                 requests: 2.0,
