@@ -134,7 +134,7 @@ impl Line {
     pub(crate) fn show(&mut self, text: &str) {
         let mut terminal = std::io::stderr();
         if terminal.is_terminal() && stop::asked() == 0 {
-            // Who cannot see it misses nothing.
+            // Nothing is lost if it cannot be shown.
             let _ = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
             self.shown = true;
         }

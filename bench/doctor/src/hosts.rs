@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_are_alike_are_fine_and_one_is_compared_with_nobody() {
+    fn hosts_that_are_alike_are_fine_and_a_single_host_is_not_compared() {
         assert_eq!(compare(&[host("a")]), []);
         assert_eq!(compare(&[host("a"), host("b")]).len(), 6);
         assert_eq!(found(&[host("a"), host("b")]), []);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_difference_is_found_with_who_has_what() {
+    fn each_difference_is_found_with_the_hosts_that_have_each_value() {
         let with = |change: fn(&mut HostReport)| {
             let mut other = host("b");
             change(&mut other);

@@ -11,8 +11,8 @@ pub(crate) fn check(attempt: &io::Result<()>, root: &Root) -> Check {
         Ok(()) => return Check::ok("io_uring", "works"),
         Err(refused) => refused,
     };
-    let check = |who: &str| {
-        Check::bad("io_uring", format!("refused ({refused}){who}"))
+    let check = |by: &str| {
+        Check::bad("io_uring", format!("refused ({refused}){by}"))
             .expected("a ring that can be made, registered with, and waited on")
             .costs(
                 "threads issue the I/Os, and each I/O costs much more CPU, so the host and not the storage may limit the \
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_refuses_it_is_named_with_what_to_do() {
+    fn what_refuses_it_is_named_with_what_to_do() {
         let (_folder, root) = fixture(&[("proc/sys/kernel/io_uring_disabled", "2\n")]);
         assert_eq!(check(&Ok(()), &root).severity, Severity::Ok, "it works for this process");
         let disabled = refused(&[("proc/sys/kernel/io_uring_disabled", "2\n")]);

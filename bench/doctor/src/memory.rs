@@ -77,7 +77,7 @@ fn reserved(root: &Root) -> Check {
     if total > 0 && free > 0 {
         let size = root.after("proc/meminfo", "Hugepagesize:").unwrap_or_default();
         return Check::note(name, format!("{free} of {total} reserved ones are free, {size} each"))
-            .expected("none that nobody uses")
+            .expected("none that are unused")
             .costs("only programs that request this memory can use it, such as virtual machines; Loadline needs none")
             .mend("if no program will use the reserved pages, release them")
             .run("sudo sysctl -w vm.nr_hugepages=0");

@@ -132,7 +132,7 @@ fn sweep(base: &Path, now: SystemTime) {
         let made = entry.metadata().and_then(|m| m.modified());
         let is_old = made.is_ok_and(|made| now.duration_since(made).is_ok_and(|age| age >= LEFT_BEHIND_AGE));
         if is_old && kill(pid, None) == Err(Errno::ESRCH) {
-            // The kernel refuses it for a group that anybody is in.
+            // The kernel refuses it for a group that has a process.
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -360,7 +360,7 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Pendin
 /// Hands over a result once the sink has taken the events before it.
 async fn reply<T>(controller: &mut Controller, answer: Answer<T>, result: Result<T, FleetError>) {
     controller.events.flush().await;
-    // Nobody may be waiting any more.
+    // The caller may have gone.
     let _ = answer.send(result);
 }
 

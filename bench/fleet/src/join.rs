@@ -133,7 +133,7 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
         (_, Ok(ToWorker::Challenge { nonce, proof })) => (nonce, proof),
         (frame, other) => return Err(refused(address, &frame, other.ok())),
     };
-    // Before anything else is believed: whoever does not know the token would have this worker write where it likes.
+    // Before anything else is believed: otherwise a program without the token could have this worker write to any path.
     let nonces = Nonces { worker: nonce, controller: challenge };
     if !nonces.is_proof(token, Side::Controller, &proof) {
         return Err(Failure::Final(FleetError::usage(format!(
@@ -156,7 +156,8 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
 async fn answer(
     reader: &mut FrameReader<ReadHalf<TcpStream>>,
 ) -> Result<(Vec<u8>, Result<ToWorker, FrameError>), Failure> {
-    let frame = reader.next().await.map_err(|e| Failure::Again(format!("whoever listens there: {e}")))?;
+    let frame =
+        reader.next().await.map_err(|e| Failure::Again(format!("the program that listens there: {e}")))?;
     let frame = frame.ok_or_else(|| Failure::Again("it closed the connection".into()))?;
     let message = parse(&frame);
     Ok((frame, message))

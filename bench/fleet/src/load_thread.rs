@@ -121,7 +121,7 @@ impl LoadState {
                 })
             }
         };
-        // If nobody listens any more, the process is about to end.
+        // If there is no receiver any more, the process is about to end.
         let _ = self.reply.blocking_send((task, last.unwrap_or_else(Reply::from)));
     }
 

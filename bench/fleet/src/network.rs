@@ -130,7 +130,7 @@ pub(crate) fn measure(
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             format!("{address}: nothing moved for {} s", STALL_LIMIT.as_secs())
         }
-        // Whoever listens there closes on everybody who does not have its key.
+        // The worker that listens there closes each connection without its key.
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             format!(
                 "{address}: the program that listens there closed the connection; perhaps it is not the other worker"
@@ -217,13 +217,13 @@ mod tests {
         let speed = measure(address, key, &AtomicBool::new(false)).unwrap();
         assert!(speed.round_trip_us > 1.0 && speed.round_trip_us < 1e6, "{speed:?}");
         assert!(speed.bytes_per_s > 1e6 && speed.bytes_per_s < 1e12, "{speed:?}");
-        // Five connections were served, and there are no more: nobody listens.
+        // Five connections were served, and there are no more: the listener has ended.
         thread::sleep(POLL_EVERY * 20);
         assert!(TcpStream::connect(address).is_err());
     }
 
     #[test]
-    fn whoever_does_not_have_the_key_is_not_answered_and_takes_no_place() {
+    fn a_client_without_the_key_is_not_answered_and_takes_no_place() {
         let key = Digits::random().unwrap();
         let address = listen(Ipv4Addr::LOCALHOST.into(), key, Arc::default()).unwrap();
         let stop = AtomicBool::new(false);

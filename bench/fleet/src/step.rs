@@ -105,7 +105,7 @@ impl Controller {
         let start = Nanos::now() + START_LEAD;
         let start_unix_ms = unix_ms() + START_LEAD.0 / Nanos::MILLISECOND.0;
         let schedule = Schedule::new(start, jobs).ok_or_else(|| FleetError::usage("no worker has a job"))?;
-        // Where nobody could begin, nothing starts: the outcome says why of each.
+        // If no worker could begin, nothing starts: the outcome states why of each.
         if ready > 0 {
             self.zero = Some(start);
             let workers = ready as u32;
@@ -132,7 +132,7 @@ impl Controller {
                 let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
                 match self.order(&id, WorkerOrder::Run { start, hold_back, late: false }) {
                     Some(task) => drop(step.running.insert(id, task)),
-                    // It was lost between the two orders; who it was and why is told when its connection ends.
+                    // It was lost between the two orders; its name and the reason are reported when its connection ends.
                     None => {
                         let why = self.absent(&id).unwrap_or_else(|| "it does not take orders".into());
                         let loss = self.report_loss(&id, LossReason::Hung, why);

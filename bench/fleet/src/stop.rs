@@ -13,7 +13,7 @@ pub async fn or_stop<T>(
 ) -> Result<T, FleetError> {
     let stopped = async {
         if stop.wait_for(|stop| *stop).await.is_err() {
-            // Nobody is left who could stop it.
+            // There is no sender left that could stop it.
             pending::<()>().await;
         }
     };

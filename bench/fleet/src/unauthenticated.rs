@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_queue_is_full_nobody_waits() {
+    fn where_the_queue_is_full_no_connection_waits() {
         let (inbox, mut reported) = mpsc::channel(1);
         let unauthenticated = UnauthenticatedConnections::new(inbox);
         for _ in 0..3 {

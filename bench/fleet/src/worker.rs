@@ -76,7 +76,7 @@ fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
     }
     for group in &options.cgroups {
         let procs = group.join("cgroup.procs");
-        // 0 stands for whoever writes it.
+        // 0 stands for the process that writes it.
         std::fs::write(&procs, "0").map_err(|e| {
             FleetError::usage(format!("cannot move into the control group {}: {e}", procs.display()))
         })?;
@@ -239,7 +239,7 @@ impl Session {
                 WorkerOrder::Prepare { job, watch }
             }
             WorkerOrder::Run { start, hold_back, late: true } => {
-                // Its host's CPUs were watched from the beginning by nobody.
+                // Its host's CPUs were not watched from the beginning.
                 (self.host, self.seconds, self.inventory) = (None, None, None);
                 match self.offset.and_then(|offset| offset.to_local(start)) {
                     Some(start) => WorkerOrder::Run { start, hold_back, late: true },

@@ -92,7 +92,7 @@ fn each_way_to_fail_is_named_and_the_step_ends_for_the_others() {
 }
 
 #[test]
-fn if_nobody_can_begin_the_outcome_says_why_of_each() {
+fn if_no_worker_can_begin_the_outcome_states_why_of_each() {
     let events = Events::default();
     let outcome = run(async {
         let mut fleet = fleet(&[("a", Fault::Refuses), ("b", Fault::Refuses)], &events).await;
@@ -141,7 +141,7 @@ fn a_stop_condition_of_one_worker_ends_the_load_of_all() {
 }
 
 #[test]
-fn a_measurement_that_nobody_waits_for_stops_and_the_next_one_runs() {
+fn a_measurement_without_a_caller_stops_and_the_next_one_runs() {
     let events = Events::default();
     run(async {
         let here = events.clone();
@@ -193,10 +193,10 @@ fn jobs_for_strangers_and_jobs_of_unequal_length_are_usage_errors() {
     let events = Events::default();
     run(async {
         let mut fleet = fleet(&[("a", Fault::None), ("b", Fault::None)], &events).await;
-        let unknown = BTreeMap::from([(id("nobody"), job(1))]);
+        let unknown = BTreeMap::from([(id("unknown"), job(1))]);
         let unequal = BTreeMap::from([(id("a"), job(1)), (id("b"), job(2))]);
         for (jobs, word) in
-            [(unknown, "nobody"), (unequal, "same warm-up"), (BTreeMap::new(), "nothing to measure")]
+            [(unknown, "unknown"), (unequal, "same warm-up"), (BTreeMap::new(), "nothing to measure")]
         {
             let error = fleet.measure(&jobs).await.unwrap_err();
             assert!(error.kind == ErrorKind::Usage && error.message.contains(word), "{error}");

@@ -15,7 +15,7 @@ use loadline_fleet::{ErrorKind, Fleet, WorkerId};
 const WAIT: TimeSpan = TimeSpan::seconds(10);
 
 #[test]
-fn garbage_on_the_port_is_reported_once_each_and_disturbs_nobody() {
+fn garbage_on_the_port_is_reported_once_each_and_disturbs_no_worker() {
     let events = Events::default();
     let outcome = run(async {
         let here = events.clone();
@@ -64,7 +64,7 @@ fn refusal(answer: &ToWorker) -> (&str, bool) {
 }
 
 #[test]
-fn who_may_not_join_is_told_why() {
+fn a_worker_that_may_not_join_gets_the_reason() {
     let events = Events::default();
     run(async {
         let here = events.clone();
@@ -147,7 +147,7 @@ fn waiting_for_workers_can_be_given_up() {
 }
 
 #[test]
-fn who_sends_the_controllers_own_proof_back_is_not_let_in() {
+fn a_worker_that_sends_back_the_controllers_own_proof_is_not_let_in() {
     let events = Events::default();
     let here = events.clone();
     let stranger = thread::spawn(move || {

@@ -208,7 +208,7 @@ fn a_listener_that_is_no_controller_is_given_up_with_its_name() {
 }
 
 #[test]
-fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
+fn a_listener_without_the_token_learns_nothing_and_orders_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ordered");
     let made = vec![FileToMake { path: file.clone(), size: ByteSize(4096) }];
@@ -232,8 +232,8 @@ fn who_listens_there_without_the_token_learns_nothing_and_orders_nothing() {
         assert_eq!(error.kind, ErrorKind::Usage);
         assert!(error.message.contains(&address), "{error}");
         assert!(act == 0 || error.message.contains("token"), "{error}");
-        let said: std::io::Result<Option<ToController>> = wire.receive(Duration::from_secs(1));
-        assert!(said.is_err(), "it says nothing more and hangs up: {said:?}");
+        let answer: std::io::Result<Option<ToController>> = wire.receive(Duration::from_secs(1));
+        assert!(answer.is_err(), "it sends nothing more and disconnects: {answer:?}");
         assert!(!file.exists());
     }
 }

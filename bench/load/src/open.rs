@@ -306,7 +306,7 @@ fn open_checked(
     let mut flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     flags |= if write { OFlag::O_RDWR } else { OFlag::O_RDONLY };
     if checked.file_type().is_block_device() {
-        // On a block device, an exclusive open without O_CREAT fails while anyone else has claimed it.
+        // On a block device, an exclusive open without O_CREAT fails while it is claimed by another user.
         flags |= OFlag::O_EXCL;
     }
     if profile.write_through {
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(unwritten(0), ByteSize(4 << 20));
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 1 << 20], 1 << 20).unwrap();
         assert_eq!(unwritten(0), ByteSize(3 << 20));
-        assert_eq!(unwritten(100), ByteSize(0), "nobody asks if nothing is read");
+        assert_eq!(unwritten(100), ByteSize(0), "it is not checked if nothing is read");
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl BenchResult {
         let cpus = f64::from(around.inventory.cpus).min(allowed_cpus());
         let mut requested_load = requested_load(job);
         let most = cpus.min(job.most_cpus(&outcome.engine) as f64);
-        // Who polls uses all that there is, by design.
+        // A generator that polls uses all of its CPUs, by design.
         requested_load.generator_cpu = (!job.poll).then(|| (outcome.cpu.working_s(), most));
         requested_load.steal = steal;
         if outcome.engine == "null" {
@@ -182,6 +182,6 @@ mod tests {
         assert!(is_limit(0.0, false), "its one thread had no moment to spare, though it was allowed to poll");
         assert!(is_limit(0.02, false));
         assert!(!is_limit(0.5, false));
-        assert!(!is_limit(0.0, true), "who polls tells nothing by its CPU");
+        assert!(!is_limit(0.0, true), "the CPU of a generator that polls shows nothing");
     }
 }

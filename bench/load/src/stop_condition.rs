@@ -108,7 +108,7 @@ impl Watch {
     pub(crate) fn still_out(&self, ages: impl Iterator<Item = Nanos>) {
         let mut overdue = ages.filter(|age| *age > self.lowest).peekable();
         if overdue.peek().is_some() {
-            self.overdue.lock().expect("nobody panics with it").extend(overdue);
+            self.overdue.lock().expect("no holder panics").extend(overdue);
         }
     }
 
@@ -130,7 +130,7 @@ impl Watch {
         if !self.wanted() {
             return None;
         }
-        let overdue = std::mem::take(&mut *self.overdue.lock().expect("nobody panics with it"));
+        let overdue = std::mem::take(&mut *self.overdue.lock().expect("no holder panics"));
         let mut all = LatencyHistogram::new();
         let mut errors = 0;
         for interval in second {

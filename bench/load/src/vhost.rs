@@ -90,7 +90,7 @@ impl Socket {
     /// The one that was not there before. No other thread connects meanwhile.
     fn new_to(path: &Path, before: &HashSet<RawFd>) -> Option<Socket> {
         let fd = Socket::all_to(path).difference(before).next().copied()?;
-        // SAFETY: it takes a number and touches no memory; what it returns is a new descriptor, which nobody else has.
+        // SAFETY: it takes a number and touches no memory; what it returns is a new descriptor, of which there is no other owner.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
         // SAFETY: as above.
         (copy >= 0).then(|| Socket(unsafe { OwnedFd::from_raw_fd(copy) }))
@@ -188,7 +188,7 @@ impl Drop for VhostDisk {
 }
 
 fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nobody panics while he has it.
+    // No code panics while it has the lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_nobody_can_have_measured_are_refused_and_never_overflow() {
+    fn figures_that_cannot_have_been_measured_are_refused_and_never_overflow() {
         let mut interval = Interval::new(0, Phase::Measure, 0);
         interval.read.response.record(Nanos(1_000));
         interval.read.bytes = LARGEST_IO;

@@ -1,5 +1,5 @@
-//! Two runs as one value: which loads became faster or slower, and what else differs. Pure: whoever has two [`Run`]s
-//! has their comparison.
+//! Two runs as one value: which loads became faster or slower, and what else differs. Pure: a
+//! function of two [`Run`]s.
 //!
 //! | module | idea |
 //! | --- | --- |

@@ -102,7 +102,7 @@ impl Common {
     fn of(step: &StepRow, variable: Variable) -> Common {
         let mut profile = step.profile.clone();
         profile.working_set = profile.working_set.filter(|_| variable != Variable::WorkingSet);
-        // The working set is the profile's, and who is at its volume is as everywhere.
+        // The working set is the profile's, and the placement of volumes is as everywhere.
         let others = Variable::ALL.into_iter().filter(|one| *one != variable && *one != Variable::WorkingSet);
         let others = others.filter(|one| *one != Variable::Unaligned || step.unaligned_percent > 0);
         Common {

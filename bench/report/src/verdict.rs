@@ -198,7 +198,7 @@ fn closed_loop(steps: &[StepRow], search: &SearchResult) -> Option<String> {
     let carried = median(&closed.iter().map(|step| step.iops).collect::<Vec<_>>())?;
     (carried > FAR_MORE * line && closed.iter().all(within)).then(|| {
         format!(
-            "In a closed loop {} carried {} IOPS within the same limit: there, who waits offers less; a rate comes at \
+            "In a closed loop {} carried {} IOPS within the same limit: there, a worker that waits offers less; a rate comes at \
              random, and each I/O is charged for its waiting",
             search.label,
             thousands(carried)

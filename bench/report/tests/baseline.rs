@@ -326,8 +326,8 @@ fn rewrite(reference: &str, below: &str, change: &dyn Fn(&str) -> String) {
             return rewrite(reference, "", &|root: &str| root.replace(old.trim(), tree.trim()));
         }
     };
-    let who = "-c user.name=x -c user.email=x@localhost";
-    let commit = git(&format!("{who} commit-tree {tree} -p {reference} -m changed"));
+    let committer = "-c user.name=x -c user.email=x@localhost";
+    let commit = git(&format!("{committer} commit-tree {tree} -p {reference} -m changed"));
     git(&format!("update-ref {reference} {}", commit.trim()));
 }
 

@@ -401,7 +401,7 @@ mod tests {
         let _other = Flock::lock(open(), FlockArg::LockShared).unwrap();
         assert_eq!(problems(&device_of(READ, "disk.img"), folder.path(), false), [""; 0]);
         let refused = problems(&device_of(WRITE, "disk.img"), folder.path(), true);
-        assert!(refused.len() == 1 && refused[0].contains("in use"), "who writes must be alone: {refused:?}");
+        assert!(refused.len() == 1 && refused[0].contains("in use"), "a writer must be alone: {refused:?}");
     }
 
     #[test]

@@ -28,8 +28,8 @@ impl<W: Workers> Runner<'_, W> {
             harness.volumes(&folder.manifest.study, &folder.plan, workers, 0, &mut self.stop).await?;
         self.volumes = volumes;
         if any_new {
-            // Somebody has removed the cluster of a run that is resumed: what its disks held, and what the journals say of
-            // it, is gone.
+            // The cluster of a run that is resumed was removed: what its disks held, and what the journals have of it, is
+            // gone.
             let _ = std::fs::remove_dir_all(folder.path().join("verify"));
             std::fs::create_dir_all(folder.path().join("verify"))
                 .map_err(|e| StudyError::io("make", &folder.path().join("verify"), &e))?;
@@ -65,7 +65,7 @@ impl<W: Workers> Runner<'_, W> {
     ) -> Result<(), StudyError> {
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
         let Some(harness) = self.harness.as_ref().filter(|_| plan.cluster.is_some()) else { return Ok(()) };
-        // Whether anybody serves the volumes of those that rest is of no concern to who is left.
+        // Whether the volumes of workers that rest are served does not matter to the workers that are left.
         let resting = condition.map(|name| resting(&manifest.study, name)).unwrap_or_default();
         let at_work = |worker: &&WorkerInfo| !resting.contains(worker.node.as_str());
         let workers: Vec<WorkerInfo> = manifest.workers.iter().filter(at_work).cloned().collect();

@@ -61,7 +61,9 @@ fn restful(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let names = &fleet.nodes;
     let mut harmed = study.condition.iter().flat_map(|condition| &condition.actions);
     match harmed.find(|fault| !names.contains(&fault.node)) {
-        Some(fault) => usage(&format!("no node of the fleet is called {}, so nobody would rest", fault.node)),
+        Some(fault) => {
+            usage(&format!("no node of the fleet is called {}, so no worker would rest", fault.node))
+        }
         None => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// Whose figure must reach the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Scope {
     Fleet,
     EachNode,
     EachWorker,
@@ -26,14 +26,14 @@ enum Which {
     Kind { block_size: Option<ByteSize>, write_percent: Option<u8>, random: Option<bool> },
 }
 
-/// A criterion of success, written `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`: who (`fleet`,
+/// A criterion of success, written `each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95`: the scope (`fleet`,
 /// `each node` or `each worker`), how much (IOPS, or a throughput such as `2GB/s`), of which load (a profile's name, or
 /// words: block size, read/write or `read` or `write`, `random` or `sequential`), and within which latency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", extend("examples" = ["each node >= 50000 IOPS of 8K 70/30 random under 3 ms at p95"]))]
 pub struct Criterion {
-    pub(crate) who: Who,
+    pub(crate) scope: Scope,
     pub(crate) least: Rate,
     which: Which,
     /// The percentile's name, or `mean`, and microseconds.
@@ -72,11 +72,11 @@ impl FromStr for Criterion {
 
     fn from_str(text: &str) -> Result<Criterion, CriterionError> {
         let fault = |problem: String| CriterionError { text: text.trim().to_string(), problem };
-        let (who, rest) = text.split_once(">=").ok_or_else(|| fault("there is no \">=\"".into()))?;
-        let who = match who.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase().as_str() {
-            "fleet" | "cluster" | "the fleet" | "the cluster" => Who::Fleet,
-            "each node" => Who::EachNode,
-            "each worker" => Who::EachWorker,
+        let (scope, rest) = text.split_once(">=").ok_or_else(|| fault("there is no \">=\"".into()))?;
+        let scope = match scope.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase().as_str() {
+            "fleet" | "cluster" | "the fleet" | "the cluster" => Scope::Fleet,
+            "each node" => Scope::EachNode,
+            "each worker" => Scope::EachWorker,
             other => return Err(fault(format!("\"{other}\" is not fleet, each node or each worker"))),
         };
         let (least, rest) = rest.split_once(" of ").ok_or_else(|| {
@@ -103,7 +103,7 @@ impl FromStr for Criterion {
             }
         };
         let which = which(load).map_err(fault)?;
-        Ok(Criterion { who, least, which, within, text: text.trim().to_string() })
+        Ok(Criterion { scope, least, which, within, text: text.trim().to_string() })
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn storage(
                 message: format!("[target.external]: {}", error.message),
                 ..StudyError::from(error)
             })?;
-            // How many copies somebody else's storage has is not known here.
+            // How many copies external storage has is not known here.
             Ok((external.nodes.clone(), usize::MAX))
         }
         (Some(_), Some(_)) => Err(StudyError::usage(

@@ -134,9 +134,9 @@ fn a_capacity_is_the_most_workers_on_each_node() {
     let folder = place.folder();
     let found = folder.searches().unwrap().remove(0);
     assert_eq!((found.held, found.missed, found.iops), (Some(1.0), Some(2.0), Some(2_000.0)), "{found:?}");
-    let who = place.seen.lock().unwrap().who.clone();
-    assert!(who.contains(&vec!["node-1/0".into(), "node-2/0".into()]), "one of each node: {who:?}");
-    // Slow steps are no success: the first criterion says nothing of latency, the second is missed.
+    let workers = place.seen.lock().unwrap().workers.clone();
+    assert!(workers.contains(&vec!["node-1/0".into(), "node-2/0".into()]), "one of each node: {workers:?}");
+    // Slow steps are no success: the first criterion has no latency, the second is missed.
     let verdict = RunVerdict::of(&folder).unwrap();
     assert_eq!(verdict.missed.len(), 1, "{verdict:?}");
     assert!(verdict.missed[0].contains("1,000 IOPS on the node that did least"), "{verdict:?}");
@@ -146,14 +146,14 @@ fn a_capacity_is_the_most_workers_on_each_node() {
 fn workers_are_added_one_by_one_in_a_circle_over_the_nodes() {
     let place = place(&format!("{}{PHASES}[run]\nrepeats = 1\n[matrix]\nworkers = \"each\"\n", study("")));
     place.go_on(Orders::default()).unwrap();
-    let who = place.seen.lock().unwrap().who.clone();
+    let workers = place.seen.lock().unwrap().workers.clone();
     let expected: [&[&str]; 4] = [
         &["node-1/0"],
         &["node-1/0", "node-2/0"],
         &["node-1/0", "node-1/1", "node-2/0"],
         &["node-1/0", "node-1/1", "node-2/0", "node-2/1"],
     ];
-    assert_eq!(who, expected.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()));
+    assert_eq!(workers, expected.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()));
     let folder = place.folder();
     let labels: Vec<&str> = folder.plan.steps.iter().map(|s| s.label.as_str()).collect();
     assert_eq!(labels[0], "B4-T1-O1-W0-PR-w1");
@@ -211,7 +211,7 @@ fn ceilings_are_measured_first_by_the_first_worker_of_each_node() {
     let folder = place.folder();
     assert_eq!(folder.plan.steps[0].purpose, Purpose::Ceiling);
     let seen = place.seen.lock().unwrap();
-    assert_eq!(seen.who[0], ["node-1/0", "node-2/0"]);
+    assert_eq!(seen.workers[0], ["node-1/0", "node-2/0"]);
     assert_eq!(seen.fills, 2, "the files, and the scratch file");
     assert_eq!(seen.scans.len(), 0, "it only reads");
     let ceiling = folder.result(&folder.plan.steps[0]).unwrap().unwrap();

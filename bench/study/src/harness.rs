@@ -126,7 +126,7 @@ impl Harness {
                     false => cluster.placed(&volume, leave)?,
                 };
                 any_new |= disk.is_new;
-                // Who is apart from its volume has no memory in common with it.
+                // A worker that is apart from its volume shares no memory with its owner.
                 let access = if away.contains(&worker) { Access::Nbd } else { access };
                 let of_policy = volumes.entry(policy).or_default();
                 of_policy.entry(worker).or_default().push(target(access, &disk));

@@ -200,14 +200,14 @@ impl Jobs<'_> {
         Ok(jobs)
     }
 
-    fn everybody(&self) -> Vec<usize> {
+    fn all_workers(&self) -> Vec<usize> {
         (0..self.manifest.workers.len()).collect()
     }
 
     /// The jobs of one step: of the workers that take part in it.
     pub(crate) fn of_step(&self, step: &Step) -> Result<BTreeMap<WorkerId, Job>, StudyError> {
         if step.purpose == Purpose::Ceiling {
-            let jobs = self.all(&self.everybody(), DiskSet::Ceiling, &step.profile, step.number)?;
+            let jobs = self.all(&self.all_workers(), DiskSet::Ceiling, &step.profile, step.number)?;
             let measured: Vec<&str> = (self.manifest.workers.iter())
                 .filter(|worker| jobs.contains_key(&worker.id))
                 .map(|worker| worker.node.as_str())
@@ -228,7 +228,7 @@ impl Jobs<'_> {
                 ))),
             };
         }
-        let mut workers = self.everybody();
+        let mut workers = self.all_workers();
         if let Some(condition) = &step.condition {
             let resting = resting(&self.manifest.study, condition);
             workers.retain(|index| !resting.contains(self.manifest.workers[*index].node.as_str()));
@@ -283,16 +283,16 @@ impl Jobs<'_> {
                 None => profile.working_set = Some(Extent::Percent(to)),
             }
         }
-        let everybody = self.everybody();
+        let everyone = self.all_workers();
         let mut fills = Vec::new();
         // Only the scratch files where the study fills nothing: what it measures is not its own to write to.
         for target in self.manifest.study.targets().filter(|_| self.plan.fill) {
-            fills.push(self.all(&everybody, DiskSet::Measured(target.name), &profile, 0)?);
+            fills.push(self.all(&everyone, DiskSet::Measured(target.name), &profile, 0)?);
         }
         let scratch = self.manifest.files.iter().any(|file| file.ceiling);
         if scratch && level.is_none_or(|(from, _)| from == 0.0) {
             let whole = Profile { base_offset: ByteSize(0), working_set: None, ..profile.clone() };
-            let mut jobs = self.all(&everybody, DiskSet::Ceiling, &whole, 0)?;
+            let mut jobs = self.all(&everyone, DiskSet::Ceiling, &whole, 0)?;
             // Devices beside them are measured as they are.
             for job in jobs.values_mut() {
                 job.disks.retain(|disk| matches!(disk.writes, WritePermission::Made(_)));

@@ -52,7 +52,7 @@ impl<W: Workers> Runner<'_, W> {
             length: study.phases.measure.0,
             faults: if is_harmed { study.faults.clone() } else { Vec::new() },
             counts,
-            // Where workers run that use somebody else's storage has nothing to do with its nodes.
+            // The hosts of workers that use external storage are no nodes of that storage.
             volumes: match plan.cluster {
                 Some(_) => volumes_of(study, plan, &manifest.workers, step.policy.as_ref()),
                 None => BTreeMap::new(),
@@ -80,7 +80,7 @@ impl<W: Workers> Runner<'_, W> {
             measured
         };
         let monitoring = async {
-            // Where nobody could begin, nothing is done to the storage.
+            // If no worker could begin, nothing is done to the storage.
             let Ok(unix_ms) = begins.await else { return Ok(WindowObservations::default()) };
             let from_now = UNIX_EPOCH + Duration::from_millis(unix_ms);
             let lead = from_now.duration_since(SystemTime::now()).unwrap_or_default();
@@ -103,7 +103,7 @@ impl<W: Workers> Runner<'_, W> {
     /// Takes what was seen of the storage into a step's result, with what a reader should know of it.
     pub(crate) fn count_in(&self, result: &mut StepResult, seen: StepObservations) {
         if let Some(counts) = &seen.counts {
-            // Of a fleet that lost workers nobody knows what they did last.
+            // What lost workers did last is not known.
             if result.lost() == 0 {
                 result.findings.extend(counts.findings(result.figures.total.iops));
             }

@@ -117,7 +117,7 @@ pub(crate) fn aligned(study: &Study) -> Result<(), StudyError> {
 pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError> {
     for point in points {
         let Some(san) = study.san(point.policy.as_ref()) else { continue };
-        // Who comes by NBD is told what the most is, and reads no more either.
+        // A client by NBD gets the largest size, and reads no more either.
         let by_nbd = san.access == Access::Nbd || point.unaligned_percent > 0;
         if point.profile.write_percent == 0 && !by_nbd {
             continue;

@@ -177,7 +177,7 @@ impl Recorder {
                 if let Some((settling, steady)) = &mut self.settling
                     && settling.second(second.iops)
                 {
-                    // Whoever waited for it may have been stopped.
+                    // The task that waited for it may have been stopped.
                     let _ = steady.send(true);
                 }
                 return Ok(());
@@ -204,7 +204,7 @@ impl Recorder {
                 self.progress.update(Update::Fleet(event));
                 self.announced = self.settling.is_none();
                 if let Some(begins) = self.begins.take().filter(|_| self.announced) {
-                    // Whoever waited may have been stopped.
+                    // The task that waited may have been stopped.
                     let _ = begins.send(*unix_ms);
                 }
                 if let Some(series) = self.series.as_mut().filter(|_| self.announced) {

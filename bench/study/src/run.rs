@@ -117,7 +117,7 @@ async fn attempt(
     let harness = harness(owned, shared, stop).await?;
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
-    // A person is not asked again after Ctrl-C: who was asked knows what was done.
+    // A person is not asked again after Ctrl-C: the person who was asked knows what was done.
     let external = runner.owned.folder.manifest.study.target.external.as_ref();
     let is_taken_back = external.is_some_and(|external| !external.prompt);
     runner.harness = harness;
@@ -136,7 +136,7 @@ async fn attempt(
             shared.lock().show(Update::Notice(&notice));
         }
     }
-    // Its nodes end here, and when the run is finished nobody needs their data any more.
+    // Its nodes end here, and when the run is finished their data is not needed any more.
     if runner.harness.take().is_some() && owned.folder.manifest.state == RunState::Finished {
         remove_cluster(owned, shared);
     }
@@ -177,7 +177,7 @@ fn remove_cluster(owned: &OwnedFolder, shared: &Shared) {
 fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyError> {
     let mut spec = owned.folder.plan.fleet.spec();
     spec.worker_log_dir = Some(owned.folder.path().join("workers"));
-    // Who starts workers elsewhere must know it beforehand.
+    // A person who starts workers elsewhere must know it beforehand.
     spec.token = Some(token.map_or_else(random_token, Ok)?);
     Ok(spec)
 }

@@ -197,13 +197,13 @@ fn a_file_that_is_gone_is_made_and_filled_again_and_another_in_its_place_is_left
     place.go_on(Orders { hang_at: Some(1), ..Orders::default() }).unwrap_err();
     let disk = place.disks().remove(0);
     fs::remove_file(&disk).unwrap();
-    fs::write(&disk, "somebody else's").unwrap();
+    fs::write(&disk, "another program's").unwrap();
     let error = place.go_on(Orders::default()).unwrap_err();
     assert!(
         error.kind == ErrorKind::Usage && error.message.contains("not the file that this run made"),
         "{error}"
     );
-    assert_eq!(fs::read_to_string(&disk).unwrap(), "somebody else's");
+    assert_eq!(fs::read_to_string(&disk).unwrap(), "another program's");
     fs::remove_file(&disk).unwrap();
     place.go_on(Orders::default()).unwrap();
     assert_eq!(place.seen.lock().unwrap().fills, 2);

@@ -34,7 +34,7 @@ pub(crate) struct Seen {
     /// The block size of each measurement that came to an end.
     pub(crate) measured: Vec<u64>,
     /// The workers of each such measurement.
-    pub(crate) who: Vec<Vec<String>>,
+    pub(crate) workers: Vec<Vec<String>>,
     /// How far each fill wrote: where it began, and what it covered.
     pub(crate) fill_extents: Vec<(u64, String)>,
     /// Every disk that was filled, and whether its job had stop conditions.
@@ -320,7 +320,7 @@ impl Workers for StandIn {
                     report: VerifyReport { lost: 2, checked: 2, ..VerifyReport::default() },
                 });
             }
-            // Whoever waits for the load to be steady ends it here.
+            // A caller that waits for the load to be steady ends it here.
             tokio::task::yield_now().await;
         }
         if self.orders.hang_at == Some(place) {
@@ -330,7 +330,7 @@ impl Workers for StandIn {
         let mut seen = self.seen.lock().unwrap();
         seen.seeds.extend(jobs.values().map(|job| job.seed));
         seen.measured.extend(jobs.values().next().map(|job| job.profile.block_size.0));
-        seen.who.push(jobs.keys().map(|id| id.0.clone()).collect());
+        seen.workers.push(jobs.keys().map(|id| id.0.clone()).collect());
         let host = info("").host;
         (self.sink)(FleetEvent::HostSecond { host: host.clone(), second: Box::default() });
         let hosts = BTreeMap::from([(host, Inventory::default())]);

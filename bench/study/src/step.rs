@@ -112,7 +112,7 @@ fn requested_load(study: &Study, fleet: &ResolvedFleet, result: &StepResult, job
             .then(|| job.outstanding() as f64 * workers),
         rate_iops: rate.filter(|_| whole).map(|rate| rate * workers),
         generator_cpu: cores_at_most(fleet, result, job)
-            // Who polls uses all the CPU that there is, by design.
+            // A generator that polls uses all of its CPUs, by design.
             .filter(|_| whole && !job.poll)
             .map(|cores| (result.cpu.working_s(), cores)),
         steal: result.workers.iter().filter_map(|w| w.host_cpu.map(|cpu| cpu.steal)).reduce(f64::max),
@@ -162,8 +162,11 @@ fn lost(workers: &[WorkerResult]) -> Option<Finding> {
     if lost.is_empty() {
         return None;
     }
-    let named: Vec<String> =
-        lost.iter().take(MOST_NAMED).map(|(who, loss)| format!("{} ({})", who.id, loss.message)).collect();
+    let named: Vec<String> = lost
+        .iter()
+        .take(MOST_NAMED)
+        .map(|(worker, loss)| format!("{} ({})", worker.id, loss.message))
+        .collect();
     let more = match lost.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),

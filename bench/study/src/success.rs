@@ -12,7 +12,7 @@ use loadline_profile::{Arrival, Profile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::criterion::{Criterion, Who};
+use crate::criterion::{Criterion, Scope};
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
 use crate::folder::result::StepResult;
@@ -238,10 +238,10 @@ impl Criterion {
     fn offered(&self, load: &[Candidate]) -> f64 {
         let Some(one) = load.first() else { return 0.0 };
         let iops = one.offered.unwrap_or(0.0);
-        let share = match self.who {
-            Who::Fleet => 1.0,
-            Who::EachNode => one.nodes.max(1) as f64,
-            Who::EachWorker => one.workers.max(1) as f64,
+        let share = match self.scope {
+            Scope::Fleet => 1.0,
+            Scope::EachNode => one.nodes.max(1) as f64,
+            Scope::EachWorker => one.workers.max(1) as f64,
         };
         let of = match self.least {
             Rate::Iops(_) => iops,
@@ -253,10 +253,10 @@ impl Criterion {
     /// What a load reached of what is judged, I/Os or bytes a second: the median of its repeats.
     fn reached(&self, load: &[Candidate]) -> f64 {
         let each = |one: &Candidate| {
-            let (iops, bytes) = match self.who {
-                Who::Fleet => one.fleet,
-                Who::EachNode => one.least_node,
-                Who::EachWorker => one.least_worker,
+            let (iops, bytes) = match self.scope {
+                Scope::Fleet => one.fleet,
+                Scope::EachNode => one.least_node,
+                Scope::EachWorker => one.least_worker,
             };
             match self.least {
                 Rate::Iops(_) => iops,
@@ -273,16 +273,16 @@ impl Criterion {
         }
     }
 
-    /// A figure that was reached, with its unit and whose it is.
+    /// A figure that was reached, with its unit and its scope.
     fn in_words(&self, reached: f64) -> String {
         let text = match self.least {
             Rate::Iops(_) => format!("{} IOPS", thousands(reached)),
             Rate::BytesPerSecond(_) => format!("{:.1} MB/s", reached / 1e6),
         };
-        let of = match self.who {
-            Who::Fleet => "",
-            Who::EachNode => " on the node that did least",
-            Who::EachWorker => " by the worker that did least",
+        let of = match self.scope {
+            Scope::Fleet => "",
+            Scope::EachNode => " on the node that did least",
+            Scope::EachWorker => " by the worker that did least",
         };
         format!("{text}{of}")
     }

@@ -134,7 +134,7 @@ impl Timeline {
             Some(next) if next.moved.is_empty() => {
                 End { at_s: next.at_s, reported_s: next.at_s, leaving: Vec::new() }
             }
-            // What those had not told yet who are gone then is not known: it is no stall, and no lower level.
+            // What workers that leave then had not reported yet is not known: it is no stall, and no lower level.
             Some(next) => End {
                 at_s: next.at_s,
                 reported_s: (next.at_s - UNTOLD_S).floor().max(0.0),
@@ -206,7 +206,7 @@ fn event(
     let is_return = fault.what == loadline_target::FaultKind::Return;
     let resync_ends = redundant_s.map_or(reported, |redundant| at_s + redundant).min(reported);
     let resync = is_return.then(|| of_span(at_s.floor(), resync_ends.ceil().min(reported))).flatten();
-    // A second in which it was still coming back, or somebody was out, is none of how it is afterwards.
+    // A second in which it was still returning, or a worker was out, does not count as afterwards.
     let known = match is_return {
         true => redundant_s.map(|redundant| at_s + redundant),
         false => Some(at_s + detected_s.unwrap_or(0.0)),

@@ -115,8 +115,8 @@ impl WindowMonitor {
                 moves.extend(gone);
                 if event.failed.is_none() {
                     let is_return = fault.what == FaultKind::Return;
-                    // Nothing is missing of who is slow or full; and where a copy was missing before, who noticed what is
-                    // not to be told apart.
+                    // A node that is slow or full misses no copy; and where a copy was missing before, which fault was
+                    // detected cannot be distinguished.
                     let is_seen = !matches!(
                         fault.what,
                         FaultKind::SlowDevice { .. } | FaultKind::Fill | FaultKind::Return
@@ -164,7 +164,7 @@ impl WindowMonitor {
         fault: &TimedFault,
         leave: &AtomicBool,
     ) -> Result<DoneFault, TargetError> {
-        // Whoever runs on a node that is gone is gone with it: before the node, or they would see its end.
+        // Workers on a node that is gone are gone with it: they end before the node, or they would see its end.
         let takes_workers =
             matches!(fault.what, FaultKind::Kill | FaultKind::Freeze) || storage.restarts(&fault.fault());
         let refused = storage.refuses(&fault.fault()).err();
@@ -237,7 +237,7 @@ impl WindowMonitor {
         leave: &AtomicBool,
     ) {
         let Some(event) = event else { return };
-        // Who does not answer now is asked again.
+        // A node that does not answer now is asked again.
         let Some(copies) = storage.copies(leave) else { return };
         let since = Instant::now().saturating_duration_since(self.begin).as_secs_f64() - event.at_s;
         if awaited.detection && copies.is_missing {
@@ -269,7 +269,7 @@ impl WindowMonitor {
             else {
                 return false;
             };
-            // All of them anew each time: who had one a moment ago may be gone. Who does not answer now is asked again.
+            // All of them anew each time: the owner of a moment ago may be gone. A node that does not answer now is asked again.
             let found = volumes.iter().map(|volume| cluster.taken_over(volume).ok().flatten());
             let Some(found) = found.collect::<Option<Vec<_>>>() else { return true };
             for ((disk, volume), (owner, now)) in job.disks.iter_mut().zip(volumes).zip(&found) {

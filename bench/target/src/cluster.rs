@@ -201,7 +201,7 @@ impl Cluster {
     pub fn health(&self) -> Result<Health, TargetError> {
         let status = self.alive()?.status()?;
         let gone = self.nodes.iter().filter(|node| node.state.is_gone()).count();
-        // What fills a device has one copy, and nobody misses it.
+        // What fills a device has one copy, and its data is not needed.
         let volumes = || status.volumes.iter().filter(|volume| !is_filler(&volume.name));
         let of = |words: &[&str]| {
             let is =
@@ -261,7 +261,7 @@ impl Cluster {
         let node = &mut self.nodes[index];
         loop {
             let answer = node.api.status();
-            // Whoever answers where it would have listened is another cluster's.
+            // A process that answers at its address is another cluster's.
             if let Some(how) = node.process.as_mut().and_then(NodeProcess::ended) {
                 return Err(TargetError::failed(format!("{} of the cluster has ended: {how}", node.name)));
             }

@@ -61,7 +61,7 @@ pub(crate) fn run(
         said.receive(&mut reader);
         match child.try_wait() {
             Ok(Some(status)) => {
-                // What it leaves running may hold the pipe: nobody waits for that to end.
+                // What it leaves running may hold the pipe: its end is not waited for.
                 said.receive(&mut reader);
                 return Ok(Ended { code: status.code(), how: format!("{}{said}", in_words(status)) });
             }
@@ -88,7 +88,7 @@ pub(crate) fn run(
 
 /// Kills all of its group, and waits until it is gone itself.
 fn kill(child: &mut Child) {
-    // Nobody has waited for it, so its number is nobody else's yet.
+    // Its exit was not collected, so no other process has its number yet.
     let _ = killpg(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)), Signal::SIGKILL);
     let begun = Instant::now();
     while begun.elapsed() < GONE && matches!(child.try_wait(), Ok(None)) {

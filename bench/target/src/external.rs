@@ -1,4 +1,4 @@
-//! External storage: what is done to it is done by commands that the user gives, or by a person who is asked.
+//! External storage: the user's commands cause faults in it, or a person who is asked at the terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,13 +15,13 @@ use crate::fault::{Fault, FaultKind};
 use crate::prompt::ask_within;
 pub use crate::prompt::{Prompt, terminal_prompt};
 
-/// How long a command, or a person, may take if nothing else is said.
+/// How long a command, or a person, may take by default.
 const LIMIT: TimeSpan = TimeSpan::seconds(600);
 /// Longer than this no command is waited for, seconds.
 const LONGEST: u64 = 24 * 60 * 60;
 /// How long is waited before it is asked again whether every copy is in sync.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the command for health may take where it is only looked at.
+/// How long the command for health may take where its result is only recorded.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// What it has in its environment.
 const HEALTH: [(&str, &str); 1] = [("LOADLINE_ACTION", "health")];
@@ -46,13 +46,13 @@ pub struct ExternalSpec {
     /// A person is asked, at the terminal, for whatever has no command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prompt: bool,
-    /// How long each command may take, and a person: 10 minutes if nothing is said.
+    /// How long each command may take, and a person: 10 minutes by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<TimeSpan>,
 }
 
 impl ExternalSpec {
-    /// That it can be used, and that all of these faults can be done. An error of kind `Usage` says what is missing.
+    /// That it can be used, and that all of these faults can be done. An error of kind `Usage` states what is missing.
     pub fn check<'a>(&self, faults: impl Iterator<Item = &'a Fault>) -> Result<(), TargetError> {
         self.validate()?;
         for fault in faults {
@@ -224,7 +224,7 @@ impl External {
             return match self.ask(&question, limit, stop)? {
                 true => Ok(()),
                 false => Err(TargetError::failed(format!(
-                    "{fault}: nobody has said within {limit} that it is done"
+                    "{fault}: no person has confirmed within {limit} that it is done"
                 ))),
             };
         };
@@ -244,7 +244,7 @@ impl External {
     }
 
     /// Lets every node return to which something was done. Those that can return do, even if others cannot: the first error
-    /// is told.
+    /// is returned.
     pub fn heal(&mut self, stop: &AtomicBool) -> Result<(), TargetError> {
         let nodes: Vec<String> = self.harmed.keys().cloned().collect();
         let mut healed = Ok(());
@@ -260,7 +260,7 @@ impl External {
 
     /// Waits until every copy of everything is in sync, at most so long. Whether it is. True at once if there is no command for
     /// health and nothing was done since it was so last; else, without a command, a person is asked, and without `prompt` it
-    /// is an error of kind `Usage`. A command that says anything but yes and not yet is an error of kind `Failed`.
+    /// is an error of kind `Usage`. A command with any exit code but those of yes and not yet is an error of kind `Failed`.
     pub fn await_redundancy(&mut self, limit: Duration, stop: &AtomicBool) -> Result<bool, TargetError> {
         let is_so = match self.spec.health.clone() {
             Some(line) => self.await_health(&line, limit, stop)?,
@@ -285,7 +285,7 @@ impl External {
         !self.spec.commands.contains_key(action(fault.what))
     }
 
-    /// Whether every copy is in sync at the moment, as the command for health says; `None` without one, or if it says neither.
+    /// Whether every copy is in sync at the moment, by the command for health; `None` without one, or if it reports neither.
     pub fn is_in_sync(&self, stop: &AtomicBool) -> Option<bool> {
         let limit = TimeSpan(self.spec.limit().0.min(LOOK_LIMIT));
         let ended = command::run(self.spec.health.as_ref()?, &HEALTH, limit, stop).ok()?;
@@ -296,7 +296,7 @@ impl External {
         }
     }
 
-    /// Asks until it is said twice in a row: a storage does not know at once what has just happened to it.
+    /// Asks until two answers in a row are yes: a storage does not know at once what has just happened to it.
     fn await_health(&self, line: &str, limit: Duration, stop: &AtomicBool) -> Result<bool, TargetError> {
         let begun = Instant::now();
         let mut was_so = false;
@@ -308,7 +308,7 @@ impl External {
                 Some(1) => false,
                 _ => {
                     return Err(TargetError::failed(format!(
-                        "health: \"{line}\" says neither yes (0) nor not yet (1): {}",
+                        "health: \"{line}\" reports neither yes (0) nor not yet (1): {}",
                         ended.how
                     )));
                 }
@@ -326,7 +326,7 @@ impl External {
 
     fn ask(&mut self, question: &str, limit: TimeSpan, stop: &AtomicBool) -> Result<bool, TargetError> {
         let ask = self.ask.as_mut().ok_or_else(|| {
-            TargetError::usage(format!("nobody can be asked \"{question}\": there is no way to ask"))
+            TargetError::usage(format!("no person can be asked \"{question}\": there is no way to ask"))
         })?;
         ask_within(ask, question, limit, stop)
     }

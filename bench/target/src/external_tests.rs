@@ -115,7 +115,7 @@ fn a_command_is_killed_with_its_children_when_it_is_to_stop() {
         storage.inject(&fault(FaultKind::Kill, "a"), &stop).unwrap_err()
     });
     assert_eq!(stopped.kind, ErrorKind::Interrupted);
-    // Whoever inherits it may take a moment to notice its end.
+    // The process that inherits it may take a moment to collect its exit.
     let begun = Instant::now();
     while runs(folder.path(), "child") {
         assert!(begun.elapsed() < Duration::from_secs(10), "its child is left");
@@ -186,7 +186,7 @@ fn a_person_is_asked_for_what_has_no_command() {
     let asked_before = asked.clone();
     let ask: Prompt = Box::new(move |question, stop| {
         asked_before.lock().unwrap().push(question.into());
-        // Whoever is asked to freeze something never answers.
+        // A person who is asked to freeze something never answers.
         while question.contains("stand still") && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -200,7 +200,7 @@ fn a_person_is_asked_for_what_has_no_command() {
     assert!(prompted.tells_redundancy());
     let mut storage = External::new(prompted, Some(ask)).unwrap();
     let second = Duration::from_secs(1);
-    assert!(storage.await_redundancy(second, &GO_ON).unwrap(), "nothing was done: nobody is asked");
+    assert!(storage.await_redundancy(second, &GO_ON).unwrap(), "nothing was done: no person is asked");
     storage.inject(&fault(FaultKind::Kill, "a"), &GO_ON).unwrap();
     storage.inject(&fault(FaultKind::Cut, "b"), &GO_ON).unwrap();
     storage.inject(&fault(FaultKind::Return, "a"), &GO_ON).unwrap();

@@ -72,7 +72,7 @@ impl Cluster {
             node: node.clone(),
         };
         let disk = self.volume(&volume)?;
-        // The SAN places a volume elsewhere if somebody else has just taken the room.
+        // The SAN places a volume elsewhere if another volume has just taken the room.
         let volumes = self.nodes[index].api.status()?.volumes;
         let made = volumes.iter().find(|made| made.name == name);
         if made.is_none_or(|made| made.replicas.iter().any(|replica| replica.node != *node)) {
@@ -132,7 +132,7 @@ impl Cluster {
 
     fn remove_filler(&self, name: &str) -> Result<(), TargetError> {
         let api = self.alive()?;
-        // Whoever fills it is done, and may still be letting go.
+        // The load that fills it is done, and may still be disconnecting.
         api.post::<Value>(&format!("/v1/volumes/{name}/detach"), &json!({ "force": true }))?;
         api.delete::<Value>(&format!("/v1/volumes/{name}")).map(drop)
     }

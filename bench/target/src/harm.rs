@@ -134,7 +134,7 @@ impl Cluster {
             name == self.nodes[index].name
                 || self.nodes.iter().find(here).is_none_or(|node| !node.state.serves())
         };
-        // What fills a device is nobody's data.
+        // What fills a device is no client's data.
         for volume in status.volumes.iter().filter(|volume| !is_filler(&volume.name)) {
             let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
             let stays = |replica: &Replica| replica.state == "in sync" && !lost(&replica.node);

@@ -10,7 +10,7 @@
 //! | `filler`, `filler_name` | what is free on a node's device, taken and given back |
 //! | [`health`] | how well a cluster is |
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
-//! | [`external`] | storage that is not ours, harmed by the user's commands or by a person |
+//! | [`external`] | storage of others: the user's commands, or a person, cause faults in it |
 //! | [`storage`] | either of the two |
 //! | `takeover` | where volumes are served whose node is gone |
 //! | `command`, `prompt` | a command of the user's is run; a person is asked |

@@ -29,7 +29,7 @@ pub fn terminal_prompt() -> Prompt {
         options.read(true).write(true).custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits());
         let mut terminal = options.open("/dev/tty").map_err(|e| {
             TargetError::usage(format!(
-                "nobody can be asked \"{question}\": there is no terminal ({e}). Run it at one, or give a command"
+                "no person can be asked \"{question}\": there is no terminal ({e}). Run it at one, or give a command"
             ))
         })?;
         ask_at(&mut terminal, question, stop)

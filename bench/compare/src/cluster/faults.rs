@@ -123,7 +123,11 @@ impl Seen {
             format!("median {median} s, p95 {p95} s, max {max} s")
         };
         let most = |share: f64, limit: f64| self.stalls.at(share).is_some_and(|stall| stall < limit);
-        row(&format!("{} kills: longest stall of who stayed", self.kills), &three(&self.stalls), None);
+        row(
+            &format!("{} kills: longest stall of the workers that stayed", self.kills),
+            &three(&self.stalls),
+            None,
+        );
         row("  its p95", "", Some(("wanted under 2 s", most(0.95, 2.0))));
         row("  its max", "", Some(("wanted under 3 s", most(1.0, 3.0))));
         row("longest stall when the node returns", &three(&self.return_stalls), None);

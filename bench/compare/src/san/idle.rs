@@ -10,7 +10,7 @@ const VOLUMES: u32 = 100;
 const LOOK: Duration = Duration::from_secs(20);
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
-    println!("a node with {VOLUMES} attached volumes that nobody uses\n");
+    println!("a node with {VOLUMES} attached volumes that no client uses\n");
     // Sparse: of each volume there is a log, of which next to nothing is written.
     let cluster = Cluster::start(&setting.context.program, setting.memory, 1, 64 << 10)?;
     for volume in 1..=VOLUMES {

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_wait_for_less_than_a_millisecond_is_not_one_for_a_millisecond() {
         let never = EventFd::new().unwrap();
-        // Somebody else may have the CPU now and then.
+        // Another process may have the CPU now and then.
         let slept = (0..100).map(|_| {
             let begun = Instant::now();
             sleep_for(&mut [PollFd::new(never.as_fd(), PollFlags::POLLIN)], Duration::from_micros(100))

@@ -144,8 +144,8 @@ impl NbdEngine {
                 }
             };
             let receive = opcode::Recv::new(types::Fixed(0), into, length as u32).build().user_data(RECEIVED);
-            // SAFETY: the memory belongs to what is shared, and is kept until the completion is seen (see drop); nobody
-            // else touches it until then: what is staged is looked at only between two receptions, and the data of a
+            // SAFETY: the memory belongs to what is shared, and is kept until the completion is seen (see drop); nothing
+            // else uses it until then: what is staged is read only between two receptions, and the data of a
             // read is its slot's alone until it is answered.
             self.receiving = unsafe { self.ring.push(&receive) };
             assert!(self.receiving, "a queue of eight has room for two");

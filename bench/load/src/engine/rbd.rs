@@ -44,7 +44,7 @@ struct Shared {
 
 impl Shared {
     fn done(&self) -> MutexGuard<'_, Done> {
-        // Nobody panics while he has it.
+        // No code panics while it has the lock.
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ unsafe extern "C" fn completed(completion: Handle, place: *mut c_void) {
     // SAFETY: it is what `push` gave away for this I/O, which is done once.
     let place = unsafe { Arc::from_raw(place.cast_const().cast::<Place>()) };
     let Ok(ceph) = ceph() else { return };
-    // SAFETY: the completion is that of this call, and nobody looks at it afterwards. The library lets go of it by itself when
+    // SAFETY: the completion is that of this call, and nothing uses it afterwards. The library lets go of it by itself when
     // this has returned.
     let result = unsafe {
         let result = (ceph.rbd_aio_get_return_value)(completion);
@@ -92,7 +92,7 @@ unsafe extern "C" fn completed(completion: Handle, place: *mut c_void) {
     let asleep = std::mem::take(&mut done.asleep);
     drop(done);
     if asleep {
-        // It fails only if the count is at its end, and then whoever sleeps is woken as well.
+        // It fails only if the count is at its end, and then the thread that sleeps is woken as well.
         let _ = place.shared.wake.write(1);
     }
 }
@@ -161,7 +161,7 @@ impl Engine for RbdEngine {
         // SAFETY: the function takes what it is given here, once, and the handle is put where it belongs.
         let made = unsafe { (self.ceph.rbd_aio_create_completion)(place, completed, &mut completion) };
         if made < 0 {
-            // SAFETY: nobody else has it.
+            // SAFETY: there is no other reference to it.
             drop(unsafe { Arc::from_raw(place.cast_const().cast::<Place>()) });
             return Err(io::Error::from_raw_os_error(-made));
         }
@@ -182,7 +182,7 @@ impl Engine for RbdEngine {
             }
         };
         if begun < 0 {
-            // SAFETY: what was refused is not done either: nobody is called, and nobody else has the two.
+            // SAFETY: what was refused is not done either: no callback runs, and there is no other reference to the two.
             unsafe {
                 (self.ceph.rbd_aio_release)(completion);
                 drop(Arc::from_raw(place.cast_const().cast::<Place>()));

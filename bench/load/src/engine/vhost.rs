@@ -98,7 +98,7 @@ impl VhostEngine {
                 return Err(gone());
             }
         }
-        // What has come since is looked for; nobody need tell of it.
+        // Completions are polled for; the server need not notify.
         self.queue.blk.set_used_notif_enabled(false);
         Ok(())
     }

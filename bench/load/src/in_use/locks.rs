@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_is_seen_and_readers_share() {
+    fn a_writer_is_found_and_readers_share() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
         let open =
@@ -81,7 +81,7 @@ mod tests {
         })
         .unwrap();
         let seen = |write| holder_of_locks(&reader, write).is_some();
-        assert!(!seen(true) && !seen(false), "nobody holds it");
+        assert!(!seen(true) && !seen(false), "no process holds it");
         let cases = [
             ("QEMU writes: uses reading and writing, grants no writing", vec![(100, 2), (201, 1)], true),
             ("QEMU reads: uses reading, grants no writing", vec![(100, 1), (201, 1)], false),
@@ -95,6 +95,6 @@ mod tests {
         }
         let other = open();
         lock(&other, libc::F_WRLCK, 1 << 30, 1);
-        assert!(seen(true) && seen(false), "somebody writes a byte");
+        assert!(seen(true) && seen(false), "another process writes a byte");
     }
 }

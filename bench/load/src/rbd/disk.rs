@@ -105,7 +105,7 @@ impl RbdDisk {
 
     /// The library, and the image's handle in it, which is valid as long as this disk.
     pub(crate) fn image(&self) -> (&'static Ceph, Handle) {
-        let handles = self.handles.as_ref().expect("they are taken when nobody has the disk any more");
+        let handles = self.handles.as_ref().expect("they are taken when the disk is not used any more");
         (handles.ceph, handles.image)
     }
 }
@@ -145,7 +145,7 @@ unsafe impl Sync for Handles {}
 impl Drop for Handles {
     fn drop(&mut self) {
         // SAFETY: each handle was given by the library and is closed once, what was made last first. I/Os in flight are no
-        // concern: who has some keeps the disk.
+        // concern: each keeps the disk.
         unsafe {
             if !self.image.is_null() {
                 (self.ceph.rbd_close)(self.image);
@@ -165,14 +165,14 @@ enum OpenProgress {
 }
 
 fn not_answered(uri: &RbdUri, connected: bool) -> LoadError {
-    let (who, look) = match connected {
+    let (silent, check) = match connected {
         true => {
             ("the OSDs that have its objects do", "that they run, and that no placement group is inactive")
         }
         false => ("its cluster's monitors do", "that they run, and are reached from here"),
     };
     LoadError::failed(format!(
-        "{uri}: {who} not answer within {} s: check {look} (ceph -s, ceph health detail)",
+        "{uri}: {silent} not answer within {} s: check {check} (ceph -s, ceph health detail)",
         if connected { LIMIT.as_secs() } else { 10 }
     ))
 }
@@ -299,9 +299,9 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     let own = unsafe { (ceph.rados_get_instance_id)(handles.cluster) };
     let until = Instant::now() + PATIENCE;
     loop {
-        let nobody = Watcher { address: ptr::null_mut(), id: 0, cookie: 0 };
-        let (mut watchers, mut count) = ([nobody; MOST_WATCHERS], MOST_WATCHERS);
-        // SAFETY: the image is open, and the list has room for as many as it says.
+        let empty = Watcher { address: ptr::null_mut(), id: 0, cookie: 0 };
+        let (mut watchers, mut count) = ([empty; MOST_WATCHERS], MOST_WATCHERS);
+        // SAFETY: the image is open, and the list has room for as many as the count states.
         let code = unsafe { (ceph.rbd_watchers_list)(handles.image, watchers.as_mut_ptr(), &mut count) };
         if code == -(Errno::ERANGE as c_int) {
             return Err(in_use(uri, "too many clients have the image open"));
@@ -327,9 +327,9 @@ fn alone(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     }
 }
 
-fn in_use(uri: &RbdUri, who: &str) -> LoadError {
+fn in_use(uri: &RbdUri, by: &str) -> LoadError {
     LoadError::usage(format!(
-        "{uri} is in use: {who}. An image in use is never measured; free it first, or name another (the cluster removes a \
+        "{uri} is in use: {by}. An image in use is never measured; free it first, or name another (the cluster removes a \
          crashed client after half a minute)"
     ))
 }
@@ -340,7 +340,7 @@ fn without_cache(handles: &Handles, uri: &RbdUri) -> Result<(), LoadError> {
     let ceph = handles.ceph;
     let none = Setting { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 };
     let (mut settings, mut count) = (vec![none; MOST_SETTINGS], MOST_SETTINGS as c_int);
-    // SAFETY: the image is open, and the list has room for as many as it says.
+    // SAFETY: the image is open, and the list has room for as many as the count states.
     let code = unsafe { (ceph.rbd_config_image_list)(handles.image, settings.as_mut_ptr(), &mut count) };
     check(code, |errno| LoadError::failed(format!("{uri}: its settings are not told: {}", errno.desc())))?;
     let wrong = settings[..count as usize].iter().find_map(|setting| {

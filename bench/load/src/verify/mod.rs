@@ -1,6 +1,6 @@
 //! Storage that loses a write is found out.
 //!
-//! Every unit (up to 4 KiB) that a verifying job writes carries a *tag*: who wrote it, where, in which generation,
+//! Every unit (up to 4 KiB) that a verifying job writes carries a *tag*: its writer, its place, its generation,
 //! under a checksum of the whole unit. A *journal* beside it, a memory-mapped file that outlives the process, says
 //! for each unit which generation was last issued and which was last acknowledged. So any process can judge any
 //! unit at any time, a dead worker's included:

@@ -256,7 +256,7 @@ fn a_journal_has_its_room_from_the_start() {
 }
 
 #[test]
-fn temporary_journals_are_new_and_nobody_elses() {
+fn temporary_journals_are_new_and_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let (first, made) = temporary_journal(folder.path()).unwrap();
     let (second, _) = temporary_journal(folder.path()).unwrap();

@@ -4,17 +4,17 @@
 //!
 //! | flag | meaning |
 //! | --- | --- |
-//! | `-b` | block size, 64K unless said |
-//! | `-t`, `-F` | threads for each target, 1 unless said; threads in all, each of which serves every target |
-//! | `-o` | outstanding I/Os for each thread *and* target, 2 unless said |
-//! | `-w` | percent of writes, 0 unless said |
+//! | `-b` | block size, 64K by default |
+//! | `-t`, `-F` | threads for each target, 1 by default; threads in all, each of which serves every target |
+//! | `-o` | outstanding I/Os for each thread *and* target, 2 by default |
+//! | `-w` | percent of writes, 0 by default |
 //! | `-r`, `-rs`, `-rd` | random with its alignment; percent of random among sequential; distribution |
 //! | `-s`, `-si` | sequential stride of each thread; of all threads of a target together |
 //! | `-B`, `-f` | first byte used, and after a colon how many; end of what is used, counted from the beginning |
 //! | `-g` | most bytes a millisecond, or with `i` IOPS, for each thread and target |
-//! | `-S` | `u` no page cache, `w` write through, `h` both, `b` page cache; the cache is used unless said |
-//! | `-Z` | zeros; `-Zr` random in each I/O; `-Z<size>` from a random buffer; counting bytes unless said |
-//! | `-W`, `-d`, `-C` | seconds of warm-up (5 unless said), measurement (10), cool-down (0) |
+//! | `-S` | `u` no page cache, `w` write through, `h` both, `b` page cache; the cache is used by default |
+//! | `-Z` | zeros; `-Zr` random in each I/O; `-Z<size>` from a random buffer; counting bytes by default |
+//! | `-W`, `-d`, `-C` | seconds of warm-up (5 by default), measurement (10), cool-down (0) |
 //! | `-c`, `-z` | size with which the targets are created; random seed |
 //!
 //! Sizes take `K`, `M`, `G`, `T` (binary) or `b` (blocks). Flags begin with `-`; the form with `/` is not read,

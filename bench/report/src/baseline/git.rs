@@ -129,7 +129,7 @@ impl GitStore {
     /// An update of the ref as far as it goes without one: objects can be written, and the ref can be locked.
     fn check_update(&self) -> Result<(), Fault> {
         let (tree, tip) = (Self::empty()?.write()?, self.tip()?);
-        // No ref leads to this commit. That it can be made shows that git accepts who commits, and when.
+        // No ref leads to this commit. That it can be made shows that git accepts the committer, and the time.
         let commit = commit(&tree, tip.as_deref(), "Results that are kept\n")?;
         let change = match tip {
             Some(tip) => format!("update {} {commit} {tip}\n", self.reference),

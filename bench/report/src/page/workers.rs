@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_differ_much_nobody_stands_out_and_of_three_nobody_can() {
+    fn where_all_differ_much_no_worker_stands_out_and_of_three_none_can() {
         let spread: Vec<WorkerRow> =
             (1..9).map(|i| worker(&format!("w{i}"), 200.0 * f64::from(i), 1.0)).collect();
         assert_eq!(stragglers(&spread), []);
