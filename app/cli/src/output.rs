@@ -45,7 +45,7 @@ pub(crate) fn error_line(text: Arguments<'_>) {
         None => printed,
     };
     let printed = if paint::on_stderr() { paint::painted(&printed).into() } else { printed };
-    // There is nobody left to be told if this fails.
+    // A failure here can be reported nowhere.
     let _ = io::stderr().write_all(printed.as_bytes());
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn complain(exit: Exit, message: &str) -> Exit {
 pub(crate) fn finish(exit: Exit) -> Exit {
     note(io::stdout().flush());
     match (FAILED.get(), exit) {
-        // Nothing of it was asked to be kept, or something worse was said already.
+        // Nothing failed, or a worse failure was reported already.
         (None, _) | (_, Exit::Usage | Exit::Failed | Exit::Interrupted) => exit,
         (Some(why), _) => complain(Exit::Failed, &format!("standard output cannot be written: {why}")),
     }

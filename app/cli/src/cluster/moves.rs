@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_it_is_is_said_with_the_time_that_is_left() {
+    fn progress_is_shown_with_the_time_that_is_left() {
         let left = Left { copies: 2, bytes: 300 << 20, stays: Vec::new() };
-        let said = words(&left, 5, 400 << 20, Duration::from_secs(10));
-        assert_eq!(said, "2 of 5 copies are to leave, 300 MiB to be copied, 30 s");
+        let text = words(&left, 5, 400 << 20, Duration::from_secs(10));
+        assert_eq!(text, "2 of 5 copies are to leave, 300 MiB to be copied, 30 s");
         assert_eq!(
             words(&Left { copies: 1, ..Left::default() }, 5, 0, Duration::ZERO),
             "1 of 5 copies are to leave"

@@ -39,7 +39,7 @@ enum Command {
     },
 }
 
-/// What an argument says: a file's content if there is such a file, else the argument itself.
+/// What an argument holds: a file's content if there is such a file, else the argument itself.
 pub(crate) fn read(argument: &str) -> Result<Reading, String> {
     let path = Path::new(argument);
     let text = match std::fs::metadata(path) {
@@ -59,8 +59,8 @@ pub(crate) fn read(argument: &str) -> Result<Reading, String> {
     loadline_profile::read(&text).map_err(|e| format!("{place}{e}"))
 }
 
-/// The one profile that an argument says, for a command with so many targets. What else the argument says is said
-/// not to be used.
+/// The one profile that an argument holds, for a command with so many targets. What else the argument holds is reported
+/// as not used.
 pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
     let Reading { notation, mut invocations } = read(argument)?;
     if notation == Notation::Name && invocations.len() > 1 {
@@ -86,8 +86,8 @@ pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
         ("its size of new files", invocation.create_size.is_some(), "use --create"),
         ("its seed", invocation.seed.is_some(), "use --seed"),
     ];
-    for (what, said, instead) in unused {
-        if said {
+    for (what, is_given, instead) in unused {
+        if is_given {
             tell!("loadline: {argument}: {what} is not used: {instead}");
         }
     }

@@ -1,5 +1,5 @@
-//! Colour on terminals: a word that says how something stands is red, amber or green, and a title is bold. The text stays the
-//! same, so that nothing is said by colour alone.
+//! Colour on terminals: a word for a state is red, amber or green, and a title is bold. The text stays the
+//! same, so that no meaning depends on colour alone.
 //!
 //! Colour is used if the output is a terminal, `TERM` names one that is not `dumb`, and `NO_COLOR` is not set or empty
 //! (<https://no-color.org>).
@@ -102,7 +102,7 @@ fn line_of(line: &str) -> Cow<'_, str> {
     cells_of(line)
 }
 
-/// A line of a table; unchanged if no cell says how something stands.
+/// A line of a table; unchanged if no cell has a word for a state.
 fn cells_of(line: &str) -> Cow<'_, str> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_says_how_something_stands_has_its_colour() {
+    fn a_word_for_a_state_has_its_colour() {
         assert_eq!(painted("  NO: x: 5\n"), "  \x1b[31mNO:\x1b[0m x: 5\n");
         assert_eq!(painted("verdict:\n"), "\x1b[1mverdict:\x1b[0m\n");
         assert_eq!(painted("v1  10GiB  healthy  2 of 2\n"), "v1  10GiB  \x1b[32mhealthy\x1b[0m  2 of 2\n");

@@ -17,8 +17,8 @@ mod ioctl {
 pub(crate) fn columns(file: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the request writes one winsize (TIOCGWINSZ), which lives through the call.
-    let asked = unsafe { ioctl::window_size(file.as_raw_fd(), &mut size) };
-    (asked.is_ok() && size.ws_col > 0).then_some(usize::from(size.ws_col))
+    let known = unsafe { ioctl::window_size(file.as_raw_fd(), &mut size) };
+    (known.is_ok() && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Text with its sentences wrapped to so many columns. The rest of a sentence is indented by two more than its beginning.

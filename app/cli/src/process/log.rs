@@ -80,32 +80,32 @@ struct Lines {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut said = Said::default();
-        event.record(&mut said);
+        let mut logged = LogEvent::default();
+        event.record(&mut logged);
         let mut repeats = self.repeats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(repeated) = repeats.take(Instant::now(), &said.message) else { return };
+        let Some(repeated) = repeats.take(Instant::now(), &logged.message) else { return };
         // Under the lock, so that lines are in the order of their times.
         let time = When::now();
         match self.format {
-            LogFormat::Text => tell!("{}", text(&time, *event.metadata().level(), &said, repeated)),
+            LogFormat::Text => tell!("{}", text(&time, *event.metadata().level(), &logged, repeated)),
             LogFormat::Json => {
-                let line = json(&time, *event.metadata().level(), said, repeated);
-                // There is nobody left to be told if this fails.
+                let line = json(&time, *event.metadata().level(), logged, repeated);
+                // A failure here can be reported nowhere.
                 let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
             }
         }
     }
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Debug, Default)]
-struct Said {
+struct LogEvent {
     /// The sentence. It names everything that the fields have, for people.
     message: String,
     fields: Map<String, Value>,
 }
 
-impl Visit for Said {
+impl Visit for LogEvent {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "message" => self.message = value.into(),
@@ -130,16 +130,16 @@ impl Visit for Said {
     }
 }
 
-/// What is to be said of lines that repeat.
+/// What is added to lines that repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Repeated {
-    /// Lines that said the same and were left out before this one.
+    /// Equal lines that were left out before this one.
     left_out: u64,
     /// Further ones are left out until the window is over.
     is_last: bool,
 }
 
-/// Counts lines that say the same: at most [`MOST`] of them are written in a [`WINDOW`]. Numbers after a colon are not looked at,
+/// Counts equal lines: at most [`MOST`] of them are written in a [`WINDOW`]. Numbers after a colon are not compared,
 /// because a host that connects again comes from another port.
 #[derive(Debug, Default)]
 struct Repeats(HashMap<String, Seen>);
@@ -153,7 +153,7 @@ struct Seen {
 }
 
 impl Repeats {
-    /// Whether this line is written, and what is said with it.
+    /// Whether this line is written, and what is added to it.
     fn take(&mut self, now: Instant, message: &str) -> Option<Repeated> {
         let key = without_ports(message);
         if !self.0.contains_key(&key) && self.0.len() >= REMEMBERED {
@@ -194,8 +194,8 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-fn text(time: &When, level: Level, said: &Said, repeated: Repeated) -> String {
-    let mut line = format!("{} {}: {}", time.as_str(), name(level), said.message.replace(['\n', '\r'], " "));
+fn text(time: &When, level: Level, event: &LogEvent, repeated: Repeated) -> String {
+    let mut line = format!("{} {}: {}", time.as_str(), name(level), event.message.replace(['\n', '\r'], " "));
     if repeated.left_out > 0 {
         line += &format!(" ({} more such lines were left out)", repeated.left_out);
     }
@@ -205,11 +205,11 @@ fn text(time: &When, level: Level, said: &Said, repeated: Repeated) -> String {
     line
 }
 
-fn json(time: &When, level: Level, said: Said, repeated: Repeated) -> Value {
-    let mut line = said.fields;
+fn json(time: &When, level: Level, event: LogEvent, repeated: Repeated) -> Value {
+    let mut line = event.fields;
     line.insert("time".into(), time.as_str().into());
     line.insert("level".into(), name(level).into());
-    line.insert("message".into(), said.message.into());
+    line.insert("message".into(), event.message.into());
     if repeated.left_out > 0 {
         line.insert("left_out".into(), repeated.left_out.into());
     }
@@ -261,16 +261,16 @@ mod tests {
     #[test]
     fn a_line_of_text_has_time_level_and_sentence_and_one_of_json_has_the_fields_too() {
         let time = When::at(std::time::UNIX_EPOCH);
-        let said = || Said {
+        let event = || LogEvent {
             message: "volume a\nb is blocked".into(),
             fields: Map::from_iter([("volume".into(), "a\nb".into())]),
         };
         let repeated = Repeated { left_out: 3, is_last: false };
         assert_eq!(
-            text(&time, Level::WARN, &said(), repeated),
+            text(&time, Level::WARN, &event(), repeated),
             "1970-01-01T00:00:00.000Z warning: volume a b is blocked (3 more such lines were left out)"
         );
-        let line = json(&time, Level::WARN, said(), repeated).to_string();
+        let line = json(&time, Level::WARN, event(), repeated).to_string();
         assert!(!line.contains('\n'), "{line}");
         let read: Value = serde_json::from_str(&line).unwrap();
         let meant = serde_json::json!({"time": "1970-01-01T00:00:00.000Z", "level": "warning", "left_out": 3,

@@ -233,17 +233,17 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         }
         let mut command = Command::new(&program);
         command.args(["san", "serve", "--config"]).arg(&file);
-        // If this process is killed, nobody would stop them, nor read what they log.
+        // If this process is killed, nothing else would stop them, nor read their logs.
         command.args(["--with-parent", &std::process::id().to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
-        // Ctrl-C at the terminal is for this process, which tells the others.
+        // Ctrl-C at the terminal is for this process, which stops the others.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
-        if let Some(said) = child.stderr.take() {
+        if let Some(log) = child.stderr.take() {
             let name = name.clone();
-            let tells = move || pass_on(&name, said);
-            let thread = std::thread::Builder::new().name("log".into()).stack_size(STACK).spawn(tells);
+            let pass = move || pass_on(&name, log);
+            let thread = std::thread::Builder::new().name("log".into()).stack_size(STACK).spawn(pass);
             thread.map_err(|why| why.to_string())?;
         }
         children.0.push((name, child));
@@ -299,7 +299,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     say!("  loadline volume attach disk --api {api}");
     while !stop.load(Ordering::Relaxed) {
         if let Some((name, status)) = ended(children) {
-            // Whoever kills a node wants to see the others go on.
+            // A user who kills a node wants to see the others continue.
             let file = folder.join(&name).join("node.toml");
             tell!(
                 "loadline: {name} has ended ({status}); to start it again: loadline san serve --config {}",

@@ -143,7 +143,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
         }
     };
     let mut replicas: Vec<ReplicaId> = {
-        let space = log.lock().expect("nobody panics with it");
+        let space = log.lock().expect("no holder panics");
         space.replicas().filter(|id| args.replica.is_none_or(|only| only == id.0)).collect()
     };
     replicas.sort_unstable();
@@ -152,7 +152,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
         return complain(Exit::Usage, &message);
     }
     let mut seen = {
-        let space = log.lock().expect("nobody panics with it");
+        let space = log.lock().expect("no holder panics");
         let begin = space.superblock();
         Seen {
             cluster: format!("{:032x}", begin.cluster.0),

@@ -109,14 +109,14 @@ fn read(address: SocketAddr, volume: &str) -> Result<(), String> {
         let mut hello = [0; 18];
         connection.receive(&mut hello)?;
         let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
-        let mut asked = flags.to_be_bytes().to_vec();
-        asked.extend(OPTION_MAGIC.to_be_bytes());
-        asked.extend(option::GO.to_be_bytes());
-        asked.extend((volume.len() as u32 + 6).to_be_bytes());
-        asked.extend((volume.len() as u32).to_be_bytes());
-        asked.extend(volume.as_bytes());
-        asked.extend([0; 2]);
-        connection.send(&asked)?;
+        let mut request = flags.to_be_bytes().to_vec();
+        request.extend(OPTION_MAGIC.to_be_bytes());
+        request.extend(option::GO.to_be_bytes());
+        request.extend((volume.len() as u32 + 6).to_be_bytes());
+        request.extend((volume.len() as u32).to_be_bytes());
+        request.extend(volume.as_bytes());
+        request.extend([0; 2]);
+        connection.send(&request)?;
         loop {
             let mut head = [0; 20];
             connection.receive(&mut head)?;

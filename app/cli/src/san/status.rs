@@ -88,7 +88,7 @@ pub(super) fn print(status: &StatusView) {
         }
     }
     let reports = |name: &str| status.nodes.iter().any(|node| node.name == name && node.alive);
-    // Of nodes that do not report, the table says so.
+    // Of nodes that do not report, the table shows it.
     for device in status.devices.iter().filter(|device| device.fault.is_some() && reports(&device.node)) {
         let fault = device.fault.as_deref().unwrap_or_default();
         say!("device {} of {}: {fault}", device.id, device.node);

@@ -13,7 +13,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes that are read at once from a pipe.
 const PIECE: usize = 1 << 16;
 
-/// Reads a file, or a pipe to its end, of at most `most` bytes. The error says what is wrong with it, and what to do.
+/// Reads a file, or a pipe to its end, of at most `most` bytes. The error states what is wrong with it, and what to do.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let name = path.display();
     let unreadable = |e: io::Error| format!("{name} cannot be read: {e}: give a result file or a run folder");

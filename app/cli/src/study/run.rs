@@ -185,7 +185,7 @@ fn resumed(
         may_run_commands(args, &owned.folder.manifest.study)?;
     }
     if owned.folder.manifest.state == RunState::Begun {
-        // A device may have another name today: that its data may be lost is said each time.
+        // A device may have another name today: the warning that its data may be lost is printed each time.
         owned.folder.manifest.destroy_data = args.destroy_data;
         owned.folder.manifest.keep_files |= args.keep;
         owned.save()?;

@@ -53,8 +53,8 @@ pub(crate) fn run(args: Args) -> Exit {
     if !child {
         log.begin();
     }
-    let mut tell = |text: &str| tracing::info!("{text}");
-    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut tell) {
+    let mut log = |text: &str| tracing::info!("{text}");
+    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut log) {
         Ok(()) => Exit::Done,
         Err(error) => complain(error.kind.into(), &error.message),
     }

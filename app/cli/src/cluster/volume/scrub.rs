@@ -23,7 +23,7 @@ const STALLED: Duration = Duration::from_secs(60);
 const LEAST_LIMIT: Duration = Duration::from_secs(60);
 const SLOWEST: u64 = 1 << 20;
 
-/// The nodes that have copies of the volume, as they are asked; and what is known of each copy.
+/// The nodes that have copies of the volume, in the order in which they are asked; and what is known of each copy.
 struct Scrub {
     path: String,
     nodes: Vec<(String, Api)>,
@@ -115,7 +115,7 @@ impl Scrub {
 pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit, Failed> {
     let status: StatusView = api.get("/v1/status")?;
     let Some(volume) = status.volumes.iter().find(|volume| volume.name == name) else {
-        // The node says it as it says it everywhere.
+        // The node's own error, as for every other request.
         return api.get(&format!("/v1/volumes/{}", escaped(name))).map(|(): ()| Exit::Failed);
     };
     let begun = Instant::now();

@@ -50,7 +50,7 @@ async fn report(
     (spec.listen, spec.token) = (args.listen, Some(token.clone()));
     let lost = Losses::default();
     let fleet = or_stop(stop, Fleet::start(spec, lost.sink(token, workers))).await??;
-    // Whoever left before all were there has been replaced.
+    // A worker that left before all had joined has been replaced.
     lost.forget();
     let mut fleet = fleet;
     let done = or_stop(stop, look(args, &mut fleet)).await;
@@ -65,19 +65,19 @@ async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<Me
     // Two that write to one disk at once would measure each other.
     let mut folder_of =
         |worker: &WorkerInfo| args.folder.clone().filter(|_| measured_on.insert(worker.host.clone()));
-    let asked: BTreeMap<WorkerId, ToExamine> = workers
+    let requests: BTreeMap<WorkerId, ToExamine> = workers
         .iter()
         .map(|worker| {
-            let asked = ToExamine { devices: args.devices.clone(), folder: folder_of(worker) };
-            (worker.id.clone(), asked)
+            let request = ToExamine { devices: args.devices.clone(), folder: folder_of(worker) };
+            (worker.id.clone(), request)
         })
         .collect();
     let mut hosts = Vec::new();
     let mut here = BTreeSet::new();
-    for (id, examined) in fleet.examine(&asked).await? {
-        // Who was lost was told by an event.
+    for (id, examined) in fleet.examine(&requests).await? {
+        // An event has reported the loss of that worker.
         let Ok(mut examined) = examined else { continue };
-        if args.folder.is_some() && asked[&id].folder.is_none() {
+        if args.folder.is_some() && requests[&id].folder.is_none() {
             examined.examination.checks.retain(|check| check.check != sync_write::CHECK);
         }
         let ahead = Some(examined.clock_ahead_s);
@@ -114,12 +114,12 @@ async fn paths(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Measured
     Ok(paths)
 }
 
-/// Workers that were lost, and why: the first thing that was said of each.
+/// Workers that were lost, and why: the first reason that was reported of each.
 #[derive(Clone, Default)]
 struct Losses(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Losses {
-    /// What tells a person of the fleet, and takes note.
+    /// Prints the events of the fleet, and records losses.
     fn sink(&self, token: String, workers: u32) -> EventSink {
         let lost = self.clone();
         Box::new(move |event| match event {

@@ -11,7 +11,7 @@ const WIDTH: usize = 100;
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
 /// What a check's lines are indented by: the width of its severity.
 const INDENT: usize = 6;
-/// The same of what is said of it: the width of `expected`.
+/// The same of its parts: the width of `expected`.
 const DEEP: usize = INDENT + 10;
 
 /// How wide the terminal is that standard output goes to.
@@ -25,7 +25,7 @@ pub(super) fn width() -> usize {
 /// A check, and the workers that found it; none, without a fleet.
 struct Line<'a> {
     check: &'a Check,
-    who: Vec<&'a str>,
+    workers: Vec<&'a str>,
 }
 
 /// The whole report.
@@ -69,35 +69,35 @@ fn lines(report: &DoctorReport) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for host in &report.hosts {
         for check in &host.checks {
-            let who = host.worker.as_deref();
+            let worker = host.worker.as_deref();
             match lines.iter_mut().find(|line| line.check == check) {
-                Some(line) => line.who.extend(who),
-                None => lines.push(Line { check, who: who.into_iter().collect() }),
+                Some(line) => line.workers.extend(worker),
+                None => lines.push(Line { check, workers: worker.into_iter().collect() }),
             }
         }
     }
-    lines.extend(report.between.iter().map(|check| Line { check, who: Vec::new() }));
+    lines.extend(report.between.iter().map(|check| Line { check, workers: Vec::new() }));
     lines
 }
 
 fn title(line: &Line<'_>) -> String {
-    match line.who.is_empty() {
+    match line.workers.is_empty() {
         true => line.check.check.clone(),
-        false => format!("[{}] {}", line.who.join(", "), line.check.check),
+        false => format!("[{}] {}", line.workers.join(", "), line.check.check),
     }
 }
 
 fn finding(line: &Line<'_>, width: usize) -> String {
     let Check { severity, found, expected, costs, mend, run, .. } = line.check;
     let mut text = wrapped(&format!("{:<INDENT$}{}", severity.word(), title(line)), width, 0, INDENT);
-    let said = [
+    let parts = [
         ("found", Some(found)),
         ("expected", expected.as_ref()),
         ("costs", costs.as_ref()),
         ("mend", mend.as_ref()),
     ];
-    for (what, said) in said.into_iter().filter_map(|(what, said)| Some((what, said?))) {
-        text.push_str(&wrapped(&format!("{what:<10}{said}"), width, INDENT, DEEP));
+    for (what, part) in parts.into_iter().filter_map(|(what, part)| Some((what, part?))) {
+        text.push_str(&wrapped(&format!("{what:<10}{part}"), width, INDENT, DEEP));
     }
     if let Some(command) = run {
         // To be copied: whatever its length, it is one line.
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_workers_found_is_said_once() {
+    fn what_several_workers_found_is_printed_once() {
         let hosts = vec![host(Some("a"), vec![slow()]), host(Some("b"), vec![slow()])];
         let text = text(&DoctorReport::new(hosts, Vec::new(), Vec::new()), 100);
         assert_eq!(text.matches("CPU: governor").count(), 1, "{text}");

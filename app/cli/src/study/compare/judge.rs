@@ -52,9 +52,9 @@ impl JudgeArgs {
         junit: (&'static str, fn(&T) -> String),
         markdown: (&'static str, fn(&T) -> String),
     ) -> Result<Vec<Page<T>>, StudyError> {
-        let asked = [("--junit", &self.junit, junit), ("--markdown", &self.markdown, markdown)];
+        let requested = [("--junit", &self.junit, junit), ("--markdown", &self.markdown, markdown)];
         let mut pages: Vec<Page<T>> = Vec::new();
-        for (option, path, (head, page)) in asked {
+        for (option, path, (head, page)) in requested {
             let Some(path) = path else { continue };
             let place = Place::check(option, path, head)?;
             if pages.iter().any(|(other, _)| other.is_same(&place)) {

@@ -17,7 +17,7 @@ use crate::output::{self, complain, say, tell};
 use crate::process::exit::Exit;
 use crate::study::compare::judge::{JudgeArgs, Page, exit_of, remove_earlier, write};
 
-/// Where results are kept if nothing is said.
+/// Where results are kept by default.
 const FOLDER: &str = "baselines";
 /// A comparison takes so many repeats a side.
 const REPEATS_FOR_AN_INTERVAL: usize = 4;

@@ -119,18 +119,21 @@ mod tests {
     use loadline_study::read::parse;
 
     #[test]
-    fn a_plan_that_verifies_says_that_scans_come_on_top() {
+    fn a_plan_that_verifies_states_that_scans_come_on_top() {
         let study = |run: &str| {
             parse("s.toml", &format!("name = \"s\"\nprofiles = [\"B4-T1-O8-W100-PR\"]\n[run]\n{run}"))
                 .unwrap()
         };
-        let said = |study: &Study, complete: &[u32]| {
+        let mentions_scan = |study: &Study, complete: &[u32]| {
             let plan = Plan::of(study).unwrap();
             text(study, &plan, &PlanCheck::default(), Path::new("x"), complete)
                 .contains("a scan of what was written")
         };
-        assert!(said(&study("verify = true\nrepeats = 1"), &[]));
-        assert!(!said(&study("verify = true\nrepeats = 1"), &[1]) && !said(&study("repeats = 1"), &[]));
+        assert!(mentions_scan(&study("verify = true\nrepeats = 1"), &[]));
+        assert!(
+            !mentions_scan(&study("verify = true\nrepeats = 1"), &[1])
+                && !mentions_scan(&study("repeats = 1"), &[])
+        );
     }
 
     #[test]

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_nobody_can_dial_is_not_given_to_a_worker() {
+    fn an_address_that_cannot_be_dialled_is_not_given_to_a_worker() {
         for listen in ["0.0.0.0:7400", "[::]:7400"] {
             let text = dialled(listen.parse().unwrap());
             assert!(text.starts_with("HOST:7400 ") && !text.contains(listen), "{text}");
