@@ -40,7 +40,7 @@ pub(crate) struct Limits {
     pub(crate) file_size: u64,
     /// Memory that can be had, bytes.
     pub(crate) memory: u64,
-    /// Whose limit that is.
+    /// What sets that limit.
     pub(crate) memory_where: &'static str,
     /// CPUs that are online.
     pub(crate) cpus: u32,

@@ -20,7 +20,7 @@ pub struct HostCpu {
     /// CPUs of the host that are online.
     pub cpus: u32,
     /// How many CPUs' time the worker may use of them: those that it is bound to, or less by a quota; `null` in
-    /// results of versions that did not say.
+    /// results of versions that did not state it.
     #[serde(default)]
     pub allowed: Option<f64>,
     /// Share of their time that was used (0 to 1).

@@ -6,7 +6,7 @@
 //! that it knows the token, the worker proves the same with [`ToController::Proof`], and the controller answers
 //! [`ToWorker::Welcome`]. Instead of either answer it may send [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
 //! number, any number of times; the last reply to an order is one that [ends](Reply::is_last) it. Both sides send
-//! a heartbeat each second, and give the other up when they hear nothing for [`SILENCE_LIMIT`].
+//! a heartbeat each second, and give the other up when nothing arrives for [`SILENCE_LIMIT`].
 //!
 //! The token itself never travels ([`crate::token`]). What follows the welcome is neither encrypted nor
 //! authenticated: an attacker that can change what passes on the network can still take a connection over. On a network that
@@ -14,7 +14,7 @@
 //! (`ssh -R 4700:127.0.0.1:4700 HOST`).
 //!
 //! In every version of the protocol, `hello.protocol`, `refused.protocol` and `refused.why` keep their place, so that
-//! two versions can tell each other that they are two.
+//! two versions can detect that they differ.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -149,7 +149,7 @@ pub enum WorkerOrder {
     MeasureNetwork {
         /// Where it listens.
         address: SocketAddr,
-        /// What it wants to hear first.
+        /// The key that the listener expects first.
         key: Digits,
     },
     /// Examine the host. Ends with `examined`.

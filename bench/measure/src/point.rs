@@ -60,7 +60,7 @@ pub struct Throughput {
     pub unit_bytes: f64,
 }
 
-/// Whose latencies a source states.
+/// Which I/Os the latencies of a source are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LatencyOf {
     /// Of reads and writes together.
@@ -115,7 +115,7 @@ pub struct Point {
     pub iops: Option<Stated>,
     /// Bytes a second.
     pub throughput: Option<Throughput>,
-    /// Whose latencies follow.
+    /// Which I/Os the latencies that follow are of.
     pub latency_of: LatencyOf,
     /// Mean latency, microseconds.
     pub mean_us: Option<Stated>,

@@ -74,7 +74,7 @@ pub struct Event {
     /// The longest time until the next fault in which one worker that stayed completed nothing, milliseconds: the longest stall;
     /// `null` if none stayed.
     pub stall_ms: Option<u64>,
-    /// Whose it was.
+    /// The worker with that stall.
     pub stalled: Option<WorkerId>,
     /// The same of the whole fleet: no worker completed anything.
     pub fleet_stall_ms: u64,

@@ -150,7 +150,7 @@ impl Cluster {
         node.process.as_ref().map(NodeProcess::pid)
     }
 
-    /// Makes sure that a volume is there and attached at its node, and says how it is used.
+    /// Makes sure that a volume is there and attached at its node, and returns how it is used.
     pub fn volume(&self, volume: &VolumeSpec) -> Result<Disk, TargetError> {
         let api = self.alive()?;
         let known = api.status()?.volumes.into_iter().find(|known| known.name == volume.name);
@@ -172,7 +172,7 @@ impl Cluster {
             // Attached here, it may be served by another one since this node's process is a new one.
             [&known.attached, &known.owner].iter().all(|at| at.as_deref() == Some(volume.node.as_str()))
         });
-        // Attached there already, it is said how; elsewhere, it is taken over.
+        // If it is attached there already, the answer states how; if elsewhere, it is taken over.
         let body = if here { json!({}) } else { json!({ "node": volume.node }) };
         let used: Use = api.post(&attach, &body)?;
         let target = |text: String| {
@@ -310,7 +310,7 @@ impl Cluster {
     }
 }
 
-/// Waits until it is time to look again; an error when it is to leave.
+/// Waits until it is time to check again; an error when it is to leave.
 pub(crate) fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
     if stop.load(Ordering::Relaxed) {
         return Err(TargetError::interrupted());
@@ -319,7 +319,7 @@ pub(crate) fn pause(stop: &AtomicBool) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Runs a command to its end. What it said.
+/// Runs a command to its end. Returns its output.
 fn run(command: &mut Command) -> Result<String, TargetError> {
     let output = command.stdin(Stdio::null()).output();
     let output = match output {

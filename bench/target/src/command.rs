@@ -15,15 +15,15 @@ use nix::unistd::Pid;
 
 use crate::error::TargetError;
 
-/// How much of the end of what a command said is kept, bytes.
+/// How much of the end of a command's output is kept, bytes.
 const MOST_SAID: usize = 4 << 10;
 /// How often a command is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Looked for its end at least after so many reads of what it says: one that never stops talking ends by its limit.
+/// Its end is checked at least after so many reads of its output: one that never stops writing ends by its limit.
 const READS_AT_ONCE: usize = 64;
 /// How long one that was killed may take to be gone. One whose I/O hangs in the kernel is left to the kernel.
 const GONE: Duration = Duration::from_secs(5);
-/// What commands are told of, so that nothing of it is ever a part of their text.
+/// The environment of commands, so that nothing of it is ever a part of their text.
 pub(crate) const VARIABLES: [&str; 4] = ["NODE", "BY", "LOADLINE_ACTION", "LOADLINE_WAS"];
 
 /// A command that has ended by itself.
@@ -31,7 +31,7 @@ pub(crate) const VARIABLES: [&str; 4] = ["NODE", "BY", "LOADLINE_ACTION", "LOADL
 pub(crate) struct Ended {
     /// Its exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// How it ended and the last that it said, in words.
+    /// How it ended and the last of its output, in words.
     pub(crate) how: String,
 }
 
@@ -104,7 +104,7 @@ fn in_words(status: ExitStatus) -> String {
     }
 }
 
-/// The last that a command said.
+/// The last of a command's output.
 #[derive(Debug, Default)]
 struct Said {
     last: VecDeque<u8>,
@@ -112,7 +112,7 @@ struct Said {
 }
 
 impl Said {
-    /// Takes what there is to be heard, and not more than so often.
+    /// Reads the output that is there, with a bounded number of reads.
     fn receive(&mut self, from: &mut PipeReader) {
         let mut bytes = [0; MOST_SAID];
         for _ in 0..READS_AT_ONCE {
@@ -125,7 +125,7 @@ impl Said {
                     drop(self.last.drain(..over));
                 }
                 Err(error) if error.kind() == IoKind::Interrupted => {}
-                // There is nothing now; any other fault says nothing of the command.
+                // There is nothing now; any other fault is none of the command's.
                 Err(_) => return,
             }
         }

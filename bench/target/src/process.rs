@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::error::TargetError;
 
-/// How long one may take to stop when it is told to; then it is killed.
+/// How long one may take to stop after a signal; then it is killed.
 const STOPS: Duration = Duration::from_secs(10);
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

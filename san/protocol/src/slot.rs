@@ -56,7 +56,7 @@ pub enum BlockState {
     Zeroes,
 }
 
-/// Whose a slot is.
+/// The replica and the place that a slot belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     /// The replica.

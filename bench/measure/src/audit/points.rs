@@ -21,7 +21,7 @@ const MOST_NAMED: usize = 12;
 struct Fault {
     kind: FindingKind,
     severity: Severity,
-    /// Whose fault it is: a load's name, or empty if it is the whole source's.
+    /// What the fault is of: a load's name, or empty if it is the whole source's.
     of: String,
     /// Faults of one kind and one load that are told apart by this are several findings.
     variant: &'static str,
