@@ -1,5 +1,5 @@
-//! A cluster whose nodes run on hosts of their own. They share the configuration by the file system, so a cut network does not cut
-//! them from it; the store has a fault of its own.
+//! A cluster whose nodes run on hosts of their own. The configuration is a file, which they share by the file system, so a cut network
+//! does not cut them from it; or an etcd with members on hosts of their own. Either has faults of its own.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,8 +15,9 @@ use loadline_san_protocol::record;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use super::etcd::Etcd;
 use super::netns::{self, Network};
-use super::script::Volume;
+use super::script::{Script, Volume};
 use crate::nodes::token_in;
 
 /// Bytes of a node's device. Its file takes no more room than what is written.
@@ -58,23 +59,30 @@ pub(crate) struct Cluster {
     nodes: Vec<Node>,
     /// Holds the locks of the store while it is away.
     locked: Option<File>,
+    /// The store, if it is an etcd.
+    pub(crate) etcd: Option<Etcd>,
     /// Nodes that ended though no script wanted it, and how.
     pub(crate) crashes: Vec<String>,
 }
 
 impl Cluster {
-    /// A cluster of so many nodes, with these volumes attached.
-    pub(crate) fn start(number: usize, nodes: usize, volumes: &[Volume]) -> Cluster {
-        let network = Arc::new(Network::new(number, nodes));
+    /// The cluster of a script, with its volumes attached.
+    pub(crate) fn start(number: usize, script: &Script) -> Cluster {
+        let (nodes, volumes) = (script.nodes, &script.volumes);
+        let hosts = nodes + if script.etcd { Etcd::HOSTS } else { 0 };
+        let network = Arc::new(Network::new(number, hosts));
+        let etcd = script.etcd.then(|| Etcd::start(&network, nodes, &netns::folder(number)));
         let mut cluster = Cluster {
+            etcd,
             network,
             folder: netns::folder(number),
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             locked: None,
             crashes: Vec::new(),
         };
-        let store = cluster.store();
-        let store = store.to_str().expect("it is text");
+        let store = cluster.etcd.as_ref().map(Etcd::url);
+        let store = store.unwrap_or_else(|| cluster.store().to_str().expect("it is text").into());
+        let store = store.as_str();
         // Beyond one machine nodes always prove who they are. By turns everything is encrypted as well.
         let protection = if number.is_multiple_of(2) { "encrypted" } else { "authenticated" };
         let made = cluster.must(0, &["san", "init", store, "--transport", protection]);
@@ -177,7 +185,7 @@ impl Cluster {
 
     /// Stops a node's process, but not in the middle of using the store: that would take the store away from the others too.
     pub(crate) fn freeze(&mut self, host: usize) {
-        let away = self.locked.is_some();
+        let away = self.locked.is_some() || self.etcd.is_some();
         if !away {
             self.lock_store();
         }
@@ -212,6 +220,9 @@ impl Cluster {
 
     /// Takes the store away from all nodes: they can neither read nor change it. Waits until no node is in the middle of using it.
     pub(crate) fn lock_store(&mut self) {
+        if let Some(etcd) = &mut self.etcd {
+            return etcd.stop_majority();
+        }
         let path = self.folder.join("cluster.db-shm");
         let file =
             File::options().read(true).write(true).open(path).expect("SQLite keeps it while it is used");
@@ -231,6 +242,9 @@ impl Cluster {
 
     /// Gives the store back.
     pub(crate) fn unlock_store(&mut self) {
+        if let Some(etcd) = &mut self.etcd {
+            etcd.go_on();
+        }
         self.locked = None;
     }
 
@@ -257,11 +271,14 @@ impl Cluster {
 
     /// What the configuration says of each of these volumes; nothing while the store is away.
     pub(crate) fn sample(&self, volumes: &[Volume]) -> Option<Vec<Sample>> {
-        if self.locked.is_some() {
-            return None;
-        }
-        let mut store = config::open(&self.store().as_path().into()).ok()?;
-        let catalog = Catalog::read(&mut *store).ok()?;
+        let catalog = match &self.etcd {
+            Some(etcd) => etcd.catalog(&self.network)?,
+            None if self.locked.is_some() => return None,
+            None => {
+                let mut store = config::open(&self.store().as_path().into()).ok()?;
+                Catalog::read(&mut *store).ok()?
+            }
+        };
         let host = |node: u32| catalog.nodes.get(&node)?.0.name.strip_prefix("node-")?.parse::<usize>().ok();
         let sample = |volume: &Volume| {
             let (id, _) = catalog.volume(&volume.name)?;
@@ -328,6 +345,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         (0..self.nodes.len()).for_each(|host| self.kill(host));
+        self.etcd = None;
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `netns` | hosts and their links |
 //! | `cluster` | nodes, the store and devices on them |
+//! | `etcd` | the store as an etcd on hosts of its own |
 //! | `script` | what happens when, from a seed |
 //! | `clients` | what clients do, and the log of it |
 //! | `play` | a script, played |
@@ -14,6 +15,7 @@
 
 mod clients;
 mod cluster;
+mod etcd;
 mod judge;
 pub(crate) mod netns;
 mod play;

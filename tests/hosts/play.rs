@@ -56,7 +56,7 @@ struct Play {
 /// Plays a script in a network of this number. What it finds is judged.
 pub(crate) fn play(script: Script, number: usize) -> Played {
     let begun = Instant::now();
-    let cluster = Cluster::start(number, script.nodes, &script.volumes);
+    let cluster = Cluster::start(number, &script);
     let clock = Clock::start();
     let mut clients = Clients::start(&cluster.network, script.nodes, &script.volumes, script.seed, clock);
     let world = World::whole(script.nodes);
@@ -170,8 +170,10 @@ impl Play {
             | Fault::Kill(who)
             | Fault::Term(who)
             | Fault::Freeze(who)
+            | Fault::OffStore(who)
+            | Fault::Gone(who)
             | Fault::RollBack(who, _) => vec![*who],
-            Fault::Store => vec![],
+            Fault::Store | Fault::StoreLeader | Fault::StoreMember => vec![],
             Fault::Restore => vec![Who::Member],
         };
         let mut hosts = Vec::new();
@@ -214,6 +216,18 @@ impl Play {
         self.link(b, a, passage);
     }
 
+    /// Both directions between a host and those of the store, if that is an etcd.
+    fn links_to_store(&mut self, host: usize, passage: Passage) {
+        let Some(etcd) = &self.cluster.etcd else { return };
+        for store in etcd.hosts() {
+            self.cluster.network.set(host, store, passage);
+            // An interface that is down receives nothing either.
+            if passage != Passage::Down {
+                self.cluster.network.set(store, host, passage);
+            }
+        }
+    }
+
     fn begin(&mut self, fault: &Fault, hosts: &[usize]) {
         let (kind, at) = (fault.kind(), hosts.to_vec());
         let what = format!("{kind} {hosts:?}");
@@ -245,6 +259,29 @@ impl Play {
             Fault::Store => self.change(kind, what, |play| {
                 play.cluster.lock_store();
                 play.world.store = false;
+            }),
+            Fault::OffStore(_) => self.change(kind, what, |play| {
+                play.links_to_store(at[0], Passage::Silent);
+                play.world.off_store.insert(at[0]);
+            }),
+            Fault::Gone(_) => self.change(kind, what, |play| {
+                peers(at[0], nodes).for_each(|peer| {
+                    play.link(at[0], peer, Passage::Down);
+                    play.world.open[peer][at[0]] = false;
+                });
+                play.links_to_store(at[0], Passage::Down);
+            }),
+            Fault::StoreLeader => self.change(kind, what, |play| {
+                let Cluster { etcd, network, .. } = &mut play.cluster;
+                let etcd = etcd.as_ref().expect("the script has one");
+                let leader = etcd.leader(network).expect("nothing else is wrong");
+                etcd.cut_member(network, leader, Passage::Silent);
+            }),
+            Fault::StoreMember => self.change(kind, what, |play| {
+                let Cluster { etcd, network, .. } = &mut play.cluster;
+                let etcd = etcd.as_mut().expect("the script has one");
+                let leader = etcd.leader(network).expect("nothing else is wrong");
+                etcd.kill(leader);
             }),
             Fault::Kill(_) => self.change(kind, what, |play| {
                 play.cluster.kill(at[0]);
@@ -285,6 +322,25 @@ impl Play {
             Fault::Store => {
                 play.cluster.unlock_store();
                 play.world.store = true;
+            }
+            Fault::OffStore(_) => {
+                play.links_to_store(at[0], Passage::Open);
+                play.world.off_store.remove(&at[0]);
+            }
+            Fault::Gone(_) => {
+                (0..nodes)
+                    .filter(|peer| *peer != at[0])
+                    .for_each(|peer| play.links(at[0], peer, Passage::Open));
+                play.links_to_store(at[0], Passage::Open);
+            }
+            Fault::StoreLeader => {
+                let Cluster { etcd, network, .. } = &mut play.cluster;
+                let etcd = etcd.as_ref().expect("the script has one");
+                (0..etcd.hosts().len()).for_each(|member| etcd.cut_member(network, member, Passage::Open));
+            }
+            Fault::StoreMember => {
+                let Cluster { etcd, network, .. } = &mut play.cluster;
+                etcd.as_mut().expect("the script has one").start_again(network);
             }
             Fault::Kill(_) | Fault::Term(_) => play.start(at[0]),
             Fault::Freeze(_) => {

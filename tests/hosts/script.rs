@@ -33,6 +33,15 @@ pub(crate) enum Fault {
     Flap(Who, Who, Vec<u64>),
     /// No node can use the store.
     Store,
+    /// Packets between one host and the store's hosts are lost: its node reaches all others, and not the store. Only of an etcd, as are
+    /// the next two.
+    OffStore(Who),
+    /// The member of the etcd that leads loses all packets of the other members, and still gets those of the nodes.
+    StoreLeader,
+    /// SIGKILL of the member of the etcd that leads; the end starts it again.
+    StoreMember,
+    /// All interfaces of a host are down, those to the store's hosts too: the host is gone whole.
+    Gone(Who),
     /// SIGKILL; the end starts the node again.
     Kill(Who),
     /// SIGTERM; the end starts the node again.
@@ -47,7 +56,7 @@ pub(crate) enum Fault {
 }
 
 /// The main faults, in the order in which seeds have them.
-pub(crate) const KINDS: [&str; 12] = [
+pub(crate) const KINDS: [&str; 16] = [
     "cut",
     "one way",
     "isolate",
@@ -60,6 +69,10 @@ pub(crate) const KINDS: [&str; 12] = [
     "freeze",
     "restore",
     "roll back",
+    "off store",
+    "store leader",
+    "store member",
+    "gone",
 ];
 
 impl Fault {
@@ -74,6 +87,10 @@ impl Fault {
             Fault::Down(..) => "down",
             Fault::Flap(..) => "flap",
             Fault::Store => "store",
+            Fault::OffStore(_) => "off store",
+            Fault::StoreLeader => "store leader",
+            Fault::StoreMember => "store member",
+            Fault::Gone(_) => "gone",
             Fault::Kill(_) => "kill",
             Fault::Term(_) => "term",
             Fault::Freeze(_) => "freeze",
@@ -82,6 +99,9 @@ impl Fault {
         }
     }
 }
+
+/// Those of an etcd, or of a host that is gone whole: they come alone.
+const OF_ETCD: [&str; 4] = ["off store", "store leader", "store member", "gone"];
 
 /// A volume of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +134,8 @@ pub(crate) struct Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Script {
     pub(crate) seed: u64,
+    /// The store is an etcd on hosts of its own; otherwise a file.
+    pub(crate) etcd: bool,
     pub(crate) nodes: usize,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) faults: Vec<Fault>,
@@ -157,7 +179,7 @@ impl Random {
 }
 
 impl Script {
-    /// The script of a seed. Twelve seeds in a row have every kind of main fault once.
+    /// The script of a seed. Sixteen seeds in a row have every kind of main fault once, and half of them an etcd.
     pub(crate) fn of(seed: u64) -> Script {
         let mut random = Random::new(seed);
         let kind = KINDS[(seed % KINDS.len() as u64) as usize];
@@ -175,7 +197,9 @@ impl Script {
         // Of a configuration that goes back, every volume must have missed something.
         let volumes = if kind == "restore" { 1 } else { random.within(1, 2) as usize };
         let volumes = (1..=volumes).map(|number| volume(number, &mut random)).collect();
-        let mut script = Script { seed, nodes, volumes, faults: Vec::new(), steps: Vec::new() };
+        // A configuration that is put back is one of a file.
+        let etcd = kind != "restore" && (seed.is_multiple_of(2) || OF_ETCD.contains(&kind));
+        let mut script = Script { seed, etcd, nodes, volumes, faults: Vec::new(), steps: Vec::new() };
         let main = fault(kind, &mut random);
         script.main(main, &mut random);
         while script.length() < LONG_ENOUGH_MS {
@@ -189,8 +213,14 @@ impl Script {
     /// Each half of a volume of one copy is at a host of its own, and these two do not reach each other. The third reaches both.
     pub(crate) fn halves_apart() -> Script {
         let volume = Volume { name: "halves".into(), copies: 1, stripes: 2, mib: 16 };
-        let mut script =
-            Script { seed: 0, nodes: 3, volumes: vec![volume], faults: Vec::new(), steps: Vec::new() };
+        let mut script = Script {
+            seed: 0,
+            etcd: false,
+            nodes: 3,
+            volumes: vec![volume],
+            faults: Vec::new(),
+            steps: Vec::new(),
+        };
         let cut = script.begin(Fault::Cut(Who::Owner, Who::Member), QUIET_MS);
         script.add(Act::End(cut), QUIET_MS);
         script
@@ -230,8 +260,10 @@ impl Script {
             }
             fault => {
                 let link = !matches!(fault, Fault::Kill(_) | Fault::Term(_) | Fault::Freeze(_));
-                let both = random.one_in(4);
-                let attach = link && random.one_in(3);
+                // What is to be expected where a part of the etcd fails and something else too is not said.
+                let alone = OF_ETCD.contains(&fault.kind());
+                let both = !alone && random.one_in(4);
+                let attach = link && !alone && random.one_in(3);
                 let first = self.begin(fault, if both || attach { random.within(200, 2_500) } else { hold });
                 if attach {
                     self.add(Act::Attach(random.pick(&[Who::Owner, Who::Member, Who::Member])), hold);
@@ -249,7 +281,7 @@ impl Script {
                     self.add(Act::End(one), random.within(100, 3_000));
                     self.add(Act::End(other), QUIET_MS);
                 } else {
-                    let rest = if random.one_in(3) { random.within(100, 2_000) } else { QUIET_MS };
+                    let rest = if !alone && random.one_in(3) { random.within(100, 2_000) } else { QUIET_MS };
                     self.add(Act::End(first), rest);
                 }
             }
@@ -284,13 +316,18 @@ fn fault(kind: &str, random: &mut Random) -> Fault {
         "term" => Fault::Term(random.pick(&anyone)),
         "freeze" => Fault::Freeze(random.pick(&anyone)),
         "restore" => Fault::Restore,
+        "off store" => Fault::OffStore(random.pick(&anyone)),
+        "store leader" => Fault::StoreLeader,
+        "store member" => Fault::StoreMember,
+        "gone" => Fault::Gone(random.pick(&anyone)),
         _ => Fault::RollBack(random.pick(&[Who::Owner, Who::Member]), random.one_in(2)),
     }
 }
 
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {} nodes", self.seed, self.nodes)?;
+        let store = if self.etcd { "an etcd" } else { "a file" };
+        writeln!(f, "seed {}: {} nodes, the store is {store}", self.seed, self.nodes)?;
         for Volume { name, copies, stripes, mib } in &self.volumes {
             writeln!(f, "  {name}: {copies} copies, {stripes} stripes, {mib} MiB")?;
         }
@@ -307,13 +344,13 @@ impl fmt::Display for Script {
 }
 
 #[test]
-fn a_seed_has_one_script_and_twelve_have_all_kinds() {
+fn a_seed_has_one_script_and_sixteen_have_all_kinds() {
     for seed in 0..500 {
         let script = Script::of(seed);
         assert_eq!(script, Script::of(seed));
         assert_eq!(
             script.faults[0].kind(),
-            match KINDS[seed as usize % 12] {
+            match KINDS[seed as usize % KINDS.len()] {
                 "refuse" if matches!(script.faults[0], Fault::Down(..)) => "down",
                 kind => kind,
             }

@@ -22,6 +22,8 @@ pub(crate) struct World {
     /// Whether packets from the first host arrive at the second.
     pub(crate) open: Vec<Vec<bool>>,
     pub(crate) store: bool,
+    /// Nodes that do not reach the store, though it works.
+    pub(crate) off_store: BTreeSet<usize>,
     /// Nodes whose copies went back in time: what the configuration says of them does not hold.
     pub(crate) rolled_back: BTreeSet<usize>,
     /// The configuration went back in time: nothing may be served.
@@ -34,6 +36,7 @@ impl World {
             runs: vec![true; hosts],
             open: vec![vec![true; hosts]; hosts],
             store: true,
+            off_store: BTreeSet::new(),
             rolled_back: BTreeSet::new(),
             restored: false,
         }
@@ -126,7 +129,8 @@ pub(crate) fn store_decides(world: &World, sample: &Sample, host: usize) -> bool
 
 /// What must be served of a volume, if anything.
 pub(crate) fn expected(world: &World, sample: &Sample, copies: usize) -> Option<Expected> {
-    if world.restored || (!world.store && !world.only_the_store()) {
+    let all_use_the_store = world.store && world.off_store.is_empty();
+    if world.restored || (!all_use_the_store && !world.only_the_store()) {
         return None;
     }
     let members = |host: usize| members(world, sample, host);

@@ -21,6 +21,11 @@ fn rows() -> Vec<(&'static str, Vec<Fault>)> {
         ("owner, SIGTERM", vec![Fault::Term(Owner)]),
         ("owner, SIGSTOP", vec![Fault::Freeze(Owner)]),
         ("owner, its host unreachable", vec![Fault::Isolate(Owner)]),
+        ("member, its host gone whole", vec![Fault::Gone(Member)]),
+        ("owner, its host gone whole", vec![Fault::Gone(Owner)]),
+        ("owner cut from the store alone", vec![Fault::OffStore(Owner)]),
+        ("leader of the store cut off", vec![Fault::StoreLeader]),
+        ("leader of the store, SIGKILL", vec![Fault::StoreMember]),
         ("link of owner and member, silent", vec![Fault::Cut(Owner, Member)]),
         ("link of owner and member, refused", vec![Fault::Refuse(Owner, Member)]),
         ("link of owner and member, interface down", vec![Fault::Down(Owner, Member)]),
@@ -33,7 +38,7 @@ fn rows() -> Vec<(&'static str, Vec<Fault>)> {
 
 fn script(copies: usize, faults: &[Fault], rounds: u64) -> Script {
     let volumes = vec![Volume { name: "disk-1".into(), copies, stripes: 1, mib: 64 }];
-    let mut script = Script { seed: 1, nodes: 4, volumes, faults: Vec::new(), steps: Vec::new() };
+    let mut script = Script { seed: 1, etcd: true, nodes: 4, volumes, faults: Vec::new(), steps: Vec::new() };
     for _ in 0..rounds {
         let first = script.faults.len();
         script.faults.extend(faults.iter().cloned());
@@ -80,7 +85,7 @@ pub(crate) fn measure(rounds: u64, only: &str) {
     println!(
         "The longest time without an acknowledged write, seconds: median (longest) of {rounds} rounds. 4 nodes, two clients on each\n\
          host, each at its own node; a client that was cut off connects again at once, then every 0.1 s. A fault lasts {} s, the store is\n\
-         away for {} s. First: the host whose clients go on first; last: the host, of those whose node runs, whose clients go on last.\n",
+         away for {} s, and is an etcd of three members. First: the host whose clients go on first; last: the host, of those whose node runs, whose clients go on last.\n",
         QUIET_MS as f64 / 1e3,
         STORE_MS as f64 / 1e3,
     );

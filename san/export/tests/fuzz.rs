@@ -176,11 +176,16 @@ fn mutate(random: &mut Random, said: &mut Vec<u8>) {
 /// What a server with one export makes of it. What was chosen, and what came behind that.
 fn shake_hands(random: &mut Random, mut said: &[u8]) -> Option<(Choice, Vec<u8>)> {
     let mut handshake = Handshake::default();
+    if random.one_in(2) {
+        handshake.offer_tls();
+    }
     let export = Export { description: "a volume".into(), bytes: BYTES, most: 32 << 20 };
     loop {
         assert!(handshake.out.len() < 1 << 20, "no answer is as long as that");
         handshake.out.clear();
         match handshake.step().ok()? {
+            // The handshake of TLS is not its own: what comes behind it are options again.
+            Next::StartTls => {}
             Next::Bytes if said.is_empty() => return None,
             Next::Bytes => {
                 let (some, rest) = said.split_at(1 + random.below(said.len().min(64)));

@@ -8,6 +8,7 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
 use loadline_san_node::event_loop::LoopSender;
 use loadline_san_node::event_loop::command::{LoopCommand, NewClient, SessionId};
+use loadline_san_transport::channel::Channel;
 
 const VOLUME: VolumeId = VolumeId(1);
 
@@ -16,7 +17,7 @@ pub(crate) fn client(orders: &LoopSender, fence: u64, session: Option<SessionId>
     let (ours, theirs) = UnixStream::pair().expect("it can be");
     theirs.set_nonblocking(true).expect("it can be");
     let new = NewClient {
-        socket: theirs.into(),
+        channel: Channel::plain(theirs.into()),
         volume: VOLUME,
         name: "vol".into(),
         from: "of a test".into(),

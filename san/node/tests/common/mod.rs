@@ -25,6 +25,7 @@ use loadline_san_store::io::{Area, Disk};
 use loadline_san_store::open::{NewReplica, create};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
+use loadline_san_transport::channel::Channel;
 
 const VOLUME: VolumeId = VolumeId(1);
 const REPLICA: ReplicaId = ReplicaId(1);
@@ -89,7 +90,15 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     let (event_sender, events) = channel();
     let for_loop = (orders.clone(), receiver);
     std::thread::spawn(move || {
-        let options = LoopOptions { me: ME, cluster: ClusterId(1), number: 0, spin, seed: 1, client_wait };
+        let options = LoopOptions {
+            me: ME,
+            cluster: ClusterId(1),
+            number: 0,
+            spin,
+            seed: 1,
+            client_wait,
+            is_protected: false,
+        };
         let sender = Box::new(move |event| _ = event_sender.send(event));
         EventLoop::new(options, for_loop, sender).expect("io_uring is allowed here").run().expect("it runs");
     });
@@ -171,11 +180,11 @@ fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
                     return;
                 }
             }
-            LoginStep::Gone => return,
+            LoginStep::Gone | LoginStep::StartTls => return,
             LoginStep::Chosen(chosen) => {
                 stream.set_nonblocking(true).expect("it can be");
                 let new = NewClient {
-                    socket: stream.into(),
+                    channel: Channel::plain(stream.into()),
                     volume: VOLUME,
                     name: "vol".into(),
                     from: "of a test".into(),

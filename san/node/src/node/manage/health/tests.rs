@@ -32,6 +32,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
         lease_ms: 600,
         log_bytes: 32 << 20,
         attached: Some(1),
+        requires_tls: false,
         state: VolumeState::Ready,
     };
     let mut record = Record {
