@@ -66,7 +66,8 @@ impl Api {
     /// The API of another node of the same cluster.
     pub(crate) fn of_other(&self, node: SocketAddr) -> Api {
         let api = self.api.of_other(node);
-        Api { api, access: self.access.clone(), json: false, cluster: Arc::default() }
+        let access = self.access.clone().or_else(|| self.api.own_access());
+        Api { api, access, json: false, cluster: Arc::default() }
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
@@ -83,9 +84,10 @@ impl Api {
 
     fn ask<B: Serialize, T: DeserializeOwned>(&self, path: &str, method: &Method<B>) -> Result<T, Failed> {
         let mut api = self.api.clone();
+        let access = self.access.clone().or_else(|| self.api.own_access());
         // Who is asked names the one that does it; which may have changed when that is asked.
         for _ in 0..4 {
-            let Answer { cluster, answer } = ask_one(&api, self.access.as_deref(), path, method)?;
+            let Answer { cluster, answer } = ask_one(&api, access.as_deref(), path, method)?;
             if let Some(cluster) = &cluster {
                 let _ = self.cluster.set(cluster.clone());
             }

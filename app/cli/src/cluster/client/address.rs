@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use loadline_san_node::identity::files::read_bundle;
+use loadline_san_node::identity::files::{own_file, read_bundle};
 use loadline_san_node::identity::trust::provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -73,6 +73,13 @@ impl ApiAddress {
             ApiAddress::Unix(_) if address.ip().is_loopback() => ApiAddress::Http(address),
             ApiAddress::Unix(_) => ApiAddress::Https(address.to_string()),
         }
+    }
+
+    /// The file that proves access to other nodes, if no other is named: on the host of a node, in whose folder the socket is, the
+    /// node's own.
+    pub(super) fn own_access(&self) -> Option<PathBuf> {
+        let ApiAddress::Unix(path) = self else { return None };
+        Some(own_file(path.parent()?)).filter(|file| file.exists())
     }
 
     /// The URL of a path.
