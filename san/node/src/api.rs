@@ -35,7 +35,7 @@
 
 mod browsers;
 mod listener;
-pub(crate) mod roles;
+mod roles;
 
 use std::net::SocketAddr;
 

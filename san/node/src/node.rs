@@ -11,6 +11,7 @@
 //! | `reconcile` | carries out what it finds in the configuration |
 //! | `listeners` | accepts connections of clients and of other nodes |
 //! | `forward` | clients of volumes that are owned elsewhere |
+//! | `life` | a new life of the node's process begins |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `links` | connections between nodes, protected as the cluster says |
@@ -22,6 +23,7 @@
 mod allocation;
 mod connection;
 mod forward;
+mod life;
 mod limits;
 mod links;
 mod listeners;
@@ -30,6 +32,7 @@ mod moving;
 mod news;
 pub(crate) mod reach;
 mod reconcile;
+pub(crate) mod refusals;
 pub(crate) mod security;
 mod sessions;
 pub(crate) mod sockets;
@@ -40,9 +43,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
@@ -52,16 +54,17 @@ use loadline_san_store::space::Space;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot};
 
-use crate::api::roles::Refusals;
-use crate::config::catalog::{self, Catalog, Cluster, change};
+use crate::config::catalog::Catalog;
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
-use crate::config::{self, ConfigError, ConfigStore};
+use crate::config::{self, ConfigError};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
-use crate::event_loop::{EventLoop, LoopError, LoopOptions, LoopSender};
+use crate::event_loop::{LoopError, LoopOptions, LoopSender};
 use crate::identity::IdentityError;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
+use life::{begin_life, cluster_id, spin, start_loop, who_is};
+use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
 use volume_sockets::VolumeSocket;
@@ -72,9 +75,6 @@ pub(crate) use reconcile::random;
 const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
-
-/// How long loops poll before they sleep, if there are cores to spare.
-const SPIN: Duration = Duration::from_micros(50);
 
 /// Why a node does not serve.
 #[derive(Debug, Error)]
@@ -521,74 +521,6 @@ impl Node {
         self.state().closing.insert(replica, answer);
         self.loop_of(volume).give(LoopCommand::CloseReplica(ReplicaId(replica)));
         tokio::time::timeout(Duration::from_secs(20), answered).await.is_ok()
-    }
-}
-
-/// How long loops poll before they sleep. If each loop has a core, and one more is left for clients, polling is cheaper
-/// than being woken; otherwise polling takes the core from the thread whose work is polled for.
-fn spin(declared: Option<u64>, loops: u32) -> Duration {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let spare = cores > loops as usize;
-    declared.map_or(if spare { SPIN } else { Duration::ZERO }, Duration::from_micros)
-}
-
-/// The cluster, and the node of this name in it.
-fn who_is(store: &mut dyn ConfigStore, name: &str) -> Result<Option<(Cluster, catalog::Node)>, ConfigError> {
-    let catalog = Catalog::read(store)?;
-    let missing = || ConfigError::Broken { key: "cluster".into(), why: "there is none".into() };
-    let (cluster, _) = catalog.cluster.clone().ok_or_else(missing)?;
-    Ok(catalog.node(name).map(|(_, node)| (cluster, node.clone())))
-}
-
-fn cluster_id(cluster: &Cluster) -> Result<ClusterId, ConfigError> {
-    let why = "its id is no hexadecimal number".into();
-    let number = u128::from_str_radix(&cluster.id, 16);
-    Ok(ClusterId(number.map_err(|_| ConfigError::Broken { key: "cluster".into(), why })?))
-}
-
-/// Gives the node a new incarnation, which is this process. None if the configuration has no node of this name.
-fn begin_life(store: &mut dyn ConfigStore, name: &str) -> Result<Option<(u32, catalog::Node)>, ConfigError> {
-    for _ in 0..16 {
-        let catalog = Catalog::read(store)?;
-        let Some((id, _)) = catalog.node(name) else { return Ok(None) };
-        let (mut node, version) = catalog.nodes[&id].clone();
-        // Greater than that of any life before, also if the store was restored from an older copy.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        node.incarnation = now.max(node.incarnation + 1);
-        if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
-            return Ok(Some((id, node)));
-        }
-    }
-    Err(ConfigError::Contended)
-}
-
-/// Starts the thread of a loop, and waits until it is made.
-fn start_loop(
-    options: LoopOptions,
-    report: tokio::sync::mpsc::UnboundedSender<(u32, LoopEvent)>,
-) -> Result<LoopSender, NodeError> {
-    let (commands, receiver) = EventLoop::commands()?;
-    let for_loop = (commands.clone(), receiver);
-    let (made, is_made) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name(format!("loop-{}", options.number)).stack_size(STACK);
-    thread.spawn(move || {
-        let number = options.number;
-        let to_control = report.clone();
-        let on_event = Box::new(move |event| _ = to_control.send((number, event)));
-        match EventLoop::new(options, for_loop, on_event) {
-            Ok(made_loop) => {
-                let _ = made.send(None);
-                if let Err(error) = made_loop.run() {
-                    tracing::error!(number, "the data path has ended: {error}");
-                }
-            }
-            Err(error) => _ = made.send(Some(error)),
-        }
-        let _ = report.send((number, LoopEvent::Ended));
-    })?;
-    match is_made.recv().unwrap_or(None) {
-        None => Ok(commands),
-        Some(error) => Err(error.into()),
     }
 }
 

@@ -1,8 +1,6 @@
 //! What a caller of the API may do. A viewer only reads: it may GET. An operator may do everything.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -14,31 +12,7 @@ use super::listener::Caller;
 use super::refusal;
 use crate::identity::access::{Role, proof_of};
 use crate::node::Node;
-
-/// Requests of one address that are refused within [`EPISODE`]; those that follow are not looked at.
-const MOST_REFUSED: u32 = 20;
-/// See there.
-const EPISODE: Duration = Duration::from_secs(10);
-/// Addresses that are remembered.
-const MOST_ADDRESSES: usize = 1024;
-
-/// Addresses whose requests were refused: since when, and how many.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals(BTreeMap<IpAddr, (Instant, u32)>);
-
-impl Refusals {
-    /// Whether so many requests of an address were refused that another is not looked at.
-    fn are_many(&mut self, address: IpAddr, now: Instant) -> bool {
-        self.0.retain(|_, (since, _)| now.duration_since(*since) < EPISODE);
-        self.0.get(&address).is_some_and(|(_, count)| *count >= MOST_REFUSED)
-    }
-
-    fn add(&mut self, address: IpAddr, now: Instant) {
-        if self.0.len() < MOST_ADDRESSES || self.0.contains_key(&address) {
-            self.0.entry(address).or_insert((now, 0)).1 += 1;
-        }
-    }
-}
+use crate::node::refusals::EPISODE;
 
 /// Lets a request through if its caller may do it.
 pub(super) async fn refuse_strangers(
@@ -99,23 +73,5 @@ impl Node {
         let mut accesses = state.catalog.accesses.values().map(|(access, _)| access);
         let access = accesses.find(|access| proofs.contains(&Some(access.proof.as_str())))?;
         (!access.has_expired()).then_some(access.role)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_not_looked_at_for_a_while_after_many_refusals_and_others_are() {
-        let (one, other): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let (mut refusals, now) = (Refusals::default(), Instant::now());
-        for _ in 0..MOST_REFUSED {
-            assert!(!refusals.are_many(one, now));
-            refusals.add(one, now);
-        }
-        assert!(refusals.are_many(one, now));
-        assert!(!refusals.are_many(other, now));
-        assert!(!refusals.are_many(one, now + EPISODE));
     }
 }
