@@ -225,3 +225,24 @@ fn what_is_not_there_or_is_wrong_is_named() {
         assert!(code == 2 && text.contains(named), "{url}: {code}: {text}");
     }
 }
+
+/// A member that is gone, and one whose database is full, are named in the status, with what helps.
+#[test]
+fn the_status_names_members_that_are_gone_and_alarms() {
+    let server = Server::with(3, &["--quota-backend-bytes", "4194304"]);
+    let cluster = start(&server);
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert_eq!(code, 0, "{text}");
+    let count = |text: &str, what: &str| text.matches(what).count();
+    assert!(count(&text, "leads (etcd 3") == 1 && count(&text, "follows (etcd 3") == 2, "{text}");
+    assert!(text.contains(" ms\n"), "how long writes to the log take: {text}");
+    let value = "x".repeat(100_000);
+    for number in 0..80 {
+        server.etcdctl(&["--endpoints", &server.endpoint(0), "put", &format!("filler/{number}"), &value]);
+    }
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert!(code == 3 && text.contains("alarm NOSPACE") && text.contains("etcdctl alarm disarm"), "{code}: {text}");
+    server.kill(2);
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert!(code == 3 && text.contains("does not answer"), "{code}: {text}");
+}

@@ -23,6 +23,7 @@ pub mod catalog;
 pub(crate) mod conformance;
 pub mod etcd;
 mod following;
+pub mod health;
 mod identity;
 #[cfg(test)]
 pub(crate) mod memory;

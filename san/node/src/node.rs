@@ -237,6 +237,8 @@ struct Inner {
     me: Owner,
     cluster: ClusterId,
     config: Config,
+    /// Where the configuration store is.
+    store: Arc<Mutex<StoreUrl>>,
     loops: Vec<LoopSender>,
     /// `None` if connections are not protected.
     security: Option<Security>,
@@ -257,7 +259,12 @@ impl Node {
     pub async fn start(settings: NodeSettings) -> Result<(Node, impl Future<Output = NodeError>), NodeError> {
         limits::check(1)?;
         let (folder, folder_of_identity) = (settings.folder.clone(), settings.folder.clone());
-        let on_move = Box::new(move |to: &StoreUrl| crate::settings::store_moved(&folder, to));
+        let store = Arc::new(Mutex::new(settings.cluster.clone()));
+        let moved = store.clone();
+        let on_move = Box::new(move |to: &StoreUrl| {
+            crate::settings::store_moved(&folder, to);
+            *moved.lock().expect("no thread panics while it holds this") = to.clone();
+        });
         let config = Config::start(config::open_and_follow(&settings.cluster, on_move)?)?;
         let name = settings.name.clone();
         let (common, node) = config
@@ -301,6 +308,7 @@ impl Node {
             me,
             cluster,
             config,
+            store,
             loops,
             security,
             renewed: Notify::new(),
@@ -334,6 +342,11 @@ impl Node {
     /// Its folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.0.settings.folder
+    }
+
+    /// Where the configuration store is.
+    pub(crate) fn store(&self) -> StoreUrl {
+        self.0.store.lock().expect("no thread panics while it holds this").clone()
     }
 
     /// Names of its host by which clients of the API may call it.

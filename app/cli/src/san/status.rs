@@ -1,6 +1,7 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
 use loadline_base::units::ByteSize;
+use loadline_san_node::config::health::StoreMember;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 
 use super::probe::{Probe, probe};
@@ -48,6 +49,8 @@ pub(super) fn status(args: &Status) -> Exit {
     let worst = status.volumes.iter().filter_map(|volume| volume.health).max();
     let all_alive = status.nodes.iter().all(|node| node.alive);
     let all_well = status.devices.iter().all(|device| device.fault.is_none());
+    let members_are_well =
+        status.store.iter().all(|member| member.fault.is_none() && member.alarms.is_empty());
     let store =
         status.store_fault.is_none() && status.nodes.iter().all(|node| !node.alive || node.fault.is_none());
     let all_read = probes.iter().all(|probe| probe.failed.is_none());
@@ -55,7 +58,7 @@ pub(super) fn status(args: &Status) -> Exit {
         _ if !store || !all_read => Exit::Failed,
         Some(Health::Unknown | Health::Waiting | Health::Blocked) => Exit::Failed,
         Some(Health::Degraded | Health::Resyncing) => Exit::Findings,
-        _ if !all_alive || !all_well => Exit::Findings,
+        _ if !all_alive || !all_well || !members_are_well => Exit::Findings,
         _ => Exit::Done,
     }
 }
@@ -78,6 +81,10 @@ pub(super) fn print(status: &StatusView) {
     if let Some(fault) = &status.store_fault {
         say!("node {}: {fault}", status.asked);
     }
+    if !status.store.is_empty() {
+        say!();
+        print_store(&status.store);
+    }
     say!();
     print_nodes(&status.nodes);
     say!();
@@ -92,6 +99,39 @@ pub(super) fn print(status: &StatusView) {
     for device in status.devices.iter().filter(|device| device.fault.is_some() && reports(&device.node)) {
         let fault = device.fault.as_deref().unwrap_or_default();
         say!("device {} of {}: {fault}", device.id, device.node);
+    }
+}
+
+/// The members of an etcd as a table, and what is to be done about their alarms.
+fn print_store(members: &[StoreMember]) {
+    let size = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string());
+    let rows: Vec<Vec<String>> = members
+        .iter()
+        .map(|member| {
+            let state = match (&member.fault, member.leads) {
+                (Some(_), _) => "does not answer".to_owned(),
+                (None, true) => format!("leads (etcd {})", member.version),
+                (None, false) => format!("follows (etcd {})", member.version),
+            };
+            let fsync = member.fsync_p99_ms.map_or("-".into(), |ms| format!("{ms} ms"));
+            let (database, quota) = (size(member.database_bytes), size(member.quota_bytes));
+            vec![member.address.clone(), state, database, quota, fsync]
+        })
+        .collect();
+    write(table(&["configuration store", "state", "database", "quota", "sync p99"], &rows).as_bytes());
+    for StoreMember { address, fault, alarms, .. } in members {
+        if let Some(fault) = fault {
+            say!("{address}: {fault}");
+        }
+        for alarm in alarms {
+            match alarm.as_str() {
+                "NOSPACE" => say!(
+                    "{address}: alarm NOSPACE: its database is full, so nothing can be changed. Compact and defragment etcd, then clear the \
+                     alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm"
+                ),
+                other => say!("{address}: alarm {other}: replace this member of etcd"),
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `watch` | notices of changes |
 
 pub mod address;
+pub(crate) mod health;
 mod members;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use super::local::{OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
+use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
 use crate::node::{Node, allocation};
 use crate::unusable::Unusable;
@@ -148,6 +149,8 @@ pub struct StatusView {
     pub asked: String,
     /// Why that node does not use the configuration store, if it does not: what is shown of the configuration may be old.
     pub store_fault: Option<String>,
+    /// The members of the configuration store, if it has any, as that node reaches them.
+    pub store: Vec<StoreMember>,
     /// Nodes.
     pub nodes: Vec<NodeView>,
     /// Devices.
@@ -189,7 +192,8 @@ const AGAIN: Duration = Duration::from_millis(600);
 impl Node {
     /// How everything is: what all nodes report of themselves just now.
     pub async fn status(&self) -> Result<StatusView, ManageError> {
-        let (catalog, reports, store_fault) = self.collect().await;
+        let url = self.store();
+        let ((catalog, reports, store_fault), store) = tokio::join!(self.collect(), health::members(&url));
         let nodes = catalog.nodes.iter().map(|(id, (node, _))| {
             let fault = match reports.get(id) {
                 Some(Ok(view)) => view.store_fault.clone(),
@@ -233,6 +237,7 @@ impl Node {
         Ok(StatusView {
             cluster,
             asked: self.name().into(),
+            store,
             nodes: nodes.collect(),
             devices: devices.collect(),
             volumes: volumes.collect(),
