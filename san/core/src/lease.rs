@@ -1,4 +1,4 @@
-//! Leases: how long an owner may answer reads without asking other nodes (rules L1 to L3 and L5 of `docs/explanation/san-rules.md`).
+//! Leases: how long an owner may answer reads without asking other nodes (rules L1 to L3, L5 and L6 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //! owner    ask ─────────────────────── holds it until: asked + length − margin ──┤
@@ -85,6 +85,11 @@ impl Grants {
         Grants { length_ns, before, until: now, granted: None, sealing: None }
     }
 
+    /// Of a replica that the process of this moment has made itself: no former process can have granted a lease (rule L6).
+    pub fn of_new_replica(length_ns: u64, now: Moment) -> Grants {
+        Grants { length_ns, before: now, until: now, granted: None, sealing: None }
+    }
+
     /// Grants this owner a lease, which asks at this epoch, unless it is to be sealed by another. Whether the owner is the one
     /// that it follows is for the caller to know.
     pub fn grant(&mut self, to: Owner, epoch: Epoch, now: Moment) -> bool {
@@ -164,6 +169,14 @@ mod tests {
             Moment(LENGTH),
             "no owner can give back what its predecessor granted"
         );
+    }
+
+    #[test]
+    fn a_replica_that_this_process_made_is_sealed_at_once_until_it_grants_a_lease() {
+        let mut grants = Grants::of_new_replica(LENGTH, Moment(5));
+        assert_eq!(grants.clone().seal(owner(1)), Moment(5));
+        assert!(grants.grant(owner(1), Epoch(2), Moment(10)));
+        assert_eq!(grants.seal(owner(2)), Moment(10 + LENGTH));
     }
 
     #[test]

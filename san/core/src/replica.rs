@@ -164,6 +164,20 @@ enum Work {
 }
 
 impl Replica {
+    /// A process has made this replica, and opens its store for the first time. No lease of a former process is waited for, since
+    /// there was none (rule L6). Of a replica that any process had open before, [`Replica::new`] is to be used.
+    pub fn made(
+        volume: VolumeId,
+        id: ReplicaId,
+        process: Incarnation,
+        lease_ns: u64,
+        state: &DurableState,
+        now: Moment,
+    ) -> Replica {
+        let grants = Grants::of_new_replica(lease_ns, now);
+        Replica { grants, ..Replica::new(volume, id, process, lease_ns, state, now) }
+    }
+
     /// A process starts, and the store was opened. `lease_ns`: the length of the volume's leases.
     pub fn new(
         volume: VolumeId,
@@ -175,13 +189,17 @@ impl Replica {
     ) -> Replica {
         let epoch =
             if left_out(Rule::R8) { state.promise.epoch } else { state.epoch.max(state.promise.epoch) };
+        let grants = match left_out(Rule::L6) && state.commit_point == Position::START {
+            true => Grants::of_new_replica(lease_ns, now),
+            false => Grants::of_new_process(lease_ns, now),
+        };
         Replica {
             volume,
             id,
             process,
             promise: state.promise,
             epoch,
-            grants: Grants::of_new_process(lease_ns, now),
+            grants,
             busy: now,
             session: None,
             sessions: 0,

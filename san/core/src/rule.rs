@@ -41,6 +41,8 @@ pub enum Rule {
     L4,
     /// What an owner gives back is what it was granted before it said so.
     L5,
+    /// Only a replica that its process has made itself is sealed without the wait of L3. That a replica holds nothing proves nothing.
+    L6,
     /// A replica that is sealed after the reports were merged is excluded.
     T1,
     /// What departed earlier keeps its epoch.
@@ -196,6 +198,7 @@ impl Rule {
         Rule::L3,
         Rule::L4,
         Rule::L5,
+        Rule::L6,
         Rule::T1,
         Rule::T2,
         Rule::T3,

@@ -141,6 +141,8 @@ pub(crate) struct NodeState {
     /// Nodes that the loops know.
     peers: BTreeSet<u32>,
     replicas: BTreeSet<u64>,
+    /// Replicas that this process has made and has not opened yet.
+    made: BTreeSet<u64>,
     /// Extents of its volume that each open replica was opened with, or resized to.
     sizes: BTreeMap<u64, u64>,
     /// Devices with which something is being done.

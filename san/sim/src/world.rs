@@ -475,7 +475,7 @@ impl World {
         let life = state.lives;
         let process = Incarnation(life);
         let ids: Vec<ReplicaId> = state.stores.keys().copied().collect();
-        let open = |id| (id, Replica::new(VOLUME, id, process, lease_ns, &self.open_store(node, id), now));
+        let open = |id| (id, self.open_replica(node, id, life, now));
         let replicas = ids.into_iter().map(open).collect();
         let me = Owner { node: NodeId(node as u32), incarnation: process };
         let seed = self.rng.bits();

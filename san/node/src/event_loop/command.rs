@@ -39,6 +39,8 @@ pub struct OpenReplica {
     pub capacity: Arc<Mutex<Space>>,
     /// How its store behaves.
     pub settings: Settings,
+    /// This process has made it, and opens it for the first time (rule L6).
+    pub is_new: bool,
     /// The life of this process.
     pub process: Incarnation,
 }

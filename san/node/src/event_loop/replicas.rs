@@ -78,7 +78,7 @@ impl Replicas {
     pub(super) fn open(&mut self, new: OpenReplica, uring: &mut Uring, pool: &Pool) -> Result<(), NotOpened> {
         let failed = |why: String| NotOpened { why, failed: true };
         let not_used = |why: String| NotOpened { why, failed: false };
-        let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, process } = new;
+        let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, is_new, process } = new;
         let settings = if devices.are_in_memory() { in_memory(settings) } else { settings };
         let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
             .map_err(|why| failed(why.to_string()))?;
@@ -101,7 +101,8 @@ impl Replicas {
             }
         };
         let now = crate::clock::now();
-        let replica = Replica::new(id.volume, id.replica, process, lease_ns, &found, now);
+        let make = if is_new { Replica::made } else { Replica::new };
+        let replica = make(id.volume, id.replica, process, lease_ns, &found, now);
         self.hosts.insert(id.replica, ReplicaHost::new(replica, store, io, damage));
         self.share_out_scrub();
         self.list(id.replica);

@@ -319,7 +319,10 @@ impl Node {
         });
         let made = made.await.unwrap_or_else(|_| Err("it could not be made".into()));
         let next = match made {
-            Ok(()) => Replica { state: ReplicaState::Ready, refused: None, ..replica.clone() },
+            Ok(()) => {
+                self.state().made.insert(id);
+                Replica { state: ReplicaState::Ready, refused: None, ..replica.clone() }
+            }
             Err(why) => {
                 self.complain(id, &why);
                 Replica { refused: Some(why), ..replica.clone() }
@@ -347,6 +350,7 @@ impl Node {
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
         let settings = Settings { spare: room::SPARE, extents, ..Settings::default() };
+        let is_new = self.state().made.remove(&id);
         let open = OpenReplica {
             id: identity(id, replica),
             key: replica.key,
@@ -355,6 +359,7 @@ impl Node {
             log: space.clone(),
             capacity: space,
             settings,
+            is_new,
             process: self.0.me.incarnation,
         };
         {

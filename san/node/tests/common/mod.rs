@@ -111,6 +111,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         log: space.clone(),
         capacity: space,
         settings: Settings::default(),
+        is_new: true,
         process: ME.incarnation,
     };
     orders.give(LoopCommand::OpenReplica(Box::new(open)));

@@ -40,8 +40,11 @@ fn recover(world: &mut World, node: usize) {
 
 /// The second client is let in at node 1, which then cannot claim the volume: its write waits there.
 fn waits_at_1(world: &mut World) {
+    // It does not claim the volume before the other node's replica has answered it (rule P4).
+    world.part(0, 1);
     comes(world, 1, 1);
     world.cut_from_config.insert(1);
+    world.cut.clear();
     world.ask_first(1, Operation::Write);
     world.pass(5);
     world.must(world.waits(1), "it waits");
@@ -64,8 +67,10 @@ fn recovered_at_0(world: &mut World) {
 pub(super) fn joins_others(world: &mut World) {
     comes(world, 1, 1);
     world.pass(250);
+    world.part(0, 1);
     comes(world, 0, 0);
     world.cut_from_config.insert(0);
+    world.cut.clear();
     world.ask_first(0, Operation::Write);
     world.pass(50);
     world.must(world.serves(1) && world.waits(0), "it waits at one node, and the other serves");

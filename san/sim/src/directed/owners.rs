@@ -54,6 +54,41 @@ pub(super) fn forgetful(world: &mut World) {
     world.pass(5);
 }
 
+/// The first owner reads a volume into which nothing was written. A member that has acknowledged nothing either, as far as its device
+/// shows, is started anew while the owner holds its lease, and is sealed alone.
+pub(super) fn empty_and_forgetful(world: &mut World) {
+    world.place(0, 0);
+    world.pass_until(250, |world| world.serves(0));
+    world.pass(10);
+    world.must(world.serves(0), "the first owner serves");
+    world.part(0, 1);
+    world.part(0, 2);
+    world.part(1, 2);
+    world.cut_from_config.insert(0);
+    world.kill(2, false);
+    world.start(2);
+    // With the rule it waits for the lease that its predecessor may have granted.
+    world.place(1, 2);
+    let until = world.now() + 65 * MS;
+    while !world.serves(2) && world.now() < until {
+        world.pass(1);
+    }
+    if world.serves(2) {
+        world.ask_first(1, Operation::Write);
+        world.pass(5);
+    }
+    world.ask_first(0, Operation::Read);
+    world.pass(5);
+}
+
+/// No lease is waited for where none can have been granted: the replicas were made by the processes that run.
+pub(super) fn at_once(world: &mut World) {
+    let begun = world.now();
+    world.place(0, 0);
+    world.pass_until(250, |world| world.serves(0));
+    world.must(world.now() - begun < world.record().lease_ns / 2, "a new volume waits for no lease");
+}
+
 /// The message by which an owner gives its leases back is delayed. When it arrives, the same node is the owner again, alone, and
 /// another node takes over.
 pub(super) fn late_release(world: &mut World) {

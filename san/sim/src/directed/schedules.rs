@@ -26,6 +26,20 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::forgetful,
     },
     Schedule {
+        name: "an empty member that forgot what it granted",
+        rule: Some(Rule::L6),
+        nodes: 3,
+        copies: 3,
+        drive: owners::empty_and_forgetful,
+    },
+    Schedule {
+        name: "a new volume waits for no lease",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: owners::at_once,
+    },
+    Schedule {
         name: "leases that are given back late",
         rule: Some(Rule::L5),
         nodes: 3,

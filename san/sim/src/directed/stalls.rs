@@ -1,12 +1,11 @@
 //! Schedules in which all nodes answer, and something makes no progress all the same: devices that hang, links that lose large
 //! messages, a configuration store that is away.
 
-use loadline_san_core::ids::{Incarnation, NodeId, ReplicaId};
+use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
-use crate::settings::{Settings, VOLUME};
+use crate::settings::Settings;
 use crate::store::{Store, new_store};
 use crate::time::MS;
 use crate::world::tenant::Operation;
@@ -193,12 +192,10 @@ pub(super) fn returned_and_restarted(world: &mut World) {
 pub(super) fn grown(world: &mut World) {
     world.begin(0);
     let new = ReplicaId(1_001);
-    let mut store = new_store(new, false);
-    let (now, found) = (world.clock(0), store.open());
-    let process = world.nodes[0].process.as_mut().expect("it runs");
-    let replica = Replica::new(VOLUME, new, Incarnation(process.life), Settings::LEASE, &found, now);
-    process.replicas.insert(new, replica);
-    world.nodes[0].stores.insert(new, store);
+    world.nodes[0].stores.insert(new, new_store(new, false));
+    let life = world.nodes[0].process.as_ref().expect("it runs").life;
+    let replica = world.open_replica(0, new, life, world.clock(0));
+    world.nodes[0].process.as_mut().expect("it runs").replicas.insert(new, replica);
     let added = vec![vec![(new, NodeId(0))]];
     world.step_volume(0, Event::Command(VolumeCommand::Grow { blocks: 128, added }));
     world.pass(300);

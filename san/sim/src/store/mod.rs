@@ -68,6 +68,8 @@ pub struct Store {
     was_corrupted: bool,
     /// Its device was full.
     was_full: bool,
+    /// A process has opened it: the one that made it was the first.
+    was_opened: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,9 +212,15 @@ impl Store {
             discards: None,
             was_corrupted: false,
             was_full: false,
+            was_opened: false,
         };
         store.fall_asleep();
         store
+    }
+
+    /// No process has opened it yet.
+    pub fn is_new(&self) -> bool {
+        !self.was_opened
     }
 
     /// A process starts: it reads the log, and syncs it (rule R4).
@@ -230,7 +238,7 @@ impl Store {
             Health::Well | Health::Damaged if found.damaged => Health::Damaged,
             Health::Well | Health::Damaged => Health::Well,
         };
-        self.asleep = None;
+        (self.asleep, self.was_opened) = (None, true);
         (self.promise, self.discards) = (found.promise, None);
         self.process = Some(Process {
             store,

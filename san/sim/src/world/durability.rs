@@ -4,11 +4,14 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use loadline_san_core::ids::{Position, ReplicaId};
+use loadline_san_core::ids::{Incarnation, Position, ReplicaId};
+use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, Promise, ToReplica};
+use loadline_san_core::replica::Replica;
 use loadline_san_core::store::{Command, Completion, DurableState};
 
 use super::World;
+use crate::settings::VOLUME;
 use crate::store::{Blocks, Store};
 use crate::violation::Violation;
 
@@ -149,6 +152,15 @@ impl Durability {
 }
 
 impl World {
+    /// A process opens a replica at a moment of its node's clock. The first process that does so has made the replica (rule L6).
+    pub(crate) fn open_replica(&mut self, node: usize, id: ReplicaId, life: u64, now: Moment) -> Replica {
+        let lease_ns = self.record().lease_ns;
+        let is_new = self.nodes[node].stores[&id].is_new();
+        let found = self.open_store(node, id);
+        let make = if is_new { Replica::made } else { Replica::new };
+        make(VOLUME, id, Incarnation(life), lease_ns, &found, now)
+    }
+
     /// A store is opened. Devices that lie, or are dead, are held to nothing.
     pub(crate) fn open_store(&mut self, node: usize, id: ReplicaId) -> DurableState {
         let store = self.nodes[node].stores.get_mut(&id).expect("it is there");

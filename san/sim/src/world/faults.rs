@@ -4,11 +4,10 @@ use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::lease::Moment;
 use loadline_san_core::record::{Group, Record};
-use loadline_san_core::replica::Replica;
 use loadline_san_core::volume::{Event, Status, VolumeCommand};
 
 use super::{Happening, Weather, World};
-use crate::settings::{Settings, VOLUME};
+use crate::settings::Settings;
 use crate::store::{Store, new_store};
 use crate::time::{MS, Time, US};
 
@@ -343,13 +342,11 @@ impl World {
         self.replicas_made += 1;
         let id = ReplicaId(self.replicas_made);
         let now: Moment = self.clock(node);
-        let lease_ns = self.record().lease_ns;
         self.nodes[node].stores.insert(id, new_store(id, self.settings.tight));
-        if self.nodes[node].process.is_some() {
-            let found = self.open_store(node, id);
+        if let Some(life) = self.nodes[node].process.as_ref().map(|process| process.life) {
+            let replica = self.open_replica(node, id, life, now);
             let process = self.nodes[node].process.as_mut().expect("it is there");
-            let incarnation = loadline_san_core::ids::Incarnation(process.life);
-            process.replicas.insert(id, Replica::new(VOLUME, id, incarnation, lease_ns, &found, now));
+            process.replicas.insert(id, replica);
         }
         id
     }
