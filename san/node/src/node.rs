@@ -186,6 +186,13 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
+    /// Bytes of a device that replicas have taken. Not known while the device is not open, or another thread changes it.
+    pub(crate) fn taken_of(&self, device: u32) -> Option<u64> {
+        let space = self.devices.get(&device)?.space.try_lock().ok()?;
+        let taken = space.uses().iter().flatten().count() as u64;
+        Some(taken * space.superblock().chunk_bytes)
+    }
+
     /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
     /// what it holds since may be of another history, whatever its revision is.
     pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {

@@ -35,6 +35,7 @@ const TIME: Duration = Duration::from_secs(3);
 /// Destaging all the time, and only when it must; with more in memory than is usual.
 const EAGER: Settings = Settings {
     spare: 1024,
+    is_promised: false,
     extents: u64::MAX,
     scrub: 0,
     low: 0,

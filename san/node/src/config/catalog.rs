@@ -284,6 +284,11 @@ impl Catalog {
         self.nodes.iter().find(|(_, (node, _))| node.name == name).map(|(id, (node, _))| (*id, node))
     }
 
+    /// Whether devices are promised no more than they have, so that each replica finds the places that it was promised.
+    pub fn promises_once(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|(cluster, _)| cluster.overcommit <= 100)
+    }
+
     /// So many new ids, with the change that takes them.
     ///
     /// # Panics

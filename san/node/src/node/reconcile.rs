@@ -349,7 +349,12 @@ impl Node {
             return false;
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
-        let settings = Settings { spare: room::SPARE, extents, ..Settings::default() };
+        let settings = Settings {
+            spare: room::SPARE,
+            is_promised: self.state().catalog.promises_once(),
+            extents,
+            ..Settings::default()
+        };
         let is_new = self.state().made.remove(&id);
         let open = OpenReplica {
             id: identity(id, replica),

@@ -103,6 +103,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     held: 48 << 10,
     when_idle: false,
     spare: SPARE,
+    is_promised: false,
     extents: u64::MAX,
     scrub: 64 << 10,
     together: 8,

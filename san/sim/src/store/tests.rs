@@ -284,6 +284,33 @@ fn a_replica_with_a_place_for_each_extent_of_its_volume_is_never_full() {
 }
 
 #[test]
+fn a_replica_that_was_promised_its_room_takes_it_when_the_volume_is_written() {
+    let extents = 5 * CHUNK;
+    let disk = format(REPLICA, false, extents * u64::from(EXTENT), promise(1), 12);
+    let left = |rig: &mut Rig| Space::load(&mut rig.disk, Area::Log, Some(CLUSTER)).unwrap().free();
+    let mut rig = Rig::with(disk, Settings { is_promised: true, ..SETTINGS });
+    let all = left(&mut rig);
+    ticks(&mut rig, 10);
+    assert_eq!(left(&mut rig), all, "an empty replica takes nothing beside its log");
+    rig.write(0);
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(1)));
+    assert_eq!(left(&mut rig), all - 1);
+    (1..extents).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    assert!(rig.has_reported(|completion| *completion == Completion::Appended(extents)));
+    assert!(!rig.has_reported(|completion| matches!(completion, Completion::Full(_))));
+}
+
+#[test]
+fn a_replica_that_does_not_find_what_it_was_promised_reports_that_its_device_is_full() {
+    let mut rig = Rig::with(crowded(), Settings { is_promised: true, ..SETTINGS });
+    (0..CHUNK - SPARE).for_each(|extent| rig.write(extent * u64::from(EXTENT)));
+    ticks(&mut rig, 1);
+    assert!(!rig.has_reported(|completion| matches!(completion, Completion::Full(_))));
+    rig.write((CHUNK - SPARE) * u64::from(EXTENT));
+    assert!(rig.has_reported(|completion| *completion == Completion::Full(true)));
+}
+
+#[test]
 fn a_device_is_reported_full_while_what_is_in_flight_still_fits() {
     let (mut rig, _) = Rig::on(crowded());
     let full_reports = |rig: &Rig| {

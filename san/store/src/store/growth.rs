@@ -23,6 +23,8 @@ pub(crate) struct Growth {
     /// Chunks that were taken and have no places yet; the first is being written.
     coming: VecDeque<u32>,
     step: Option<Step>,
+    /// Chunks that nothing had at the last tick, of a device that was not promised twice. Not known before the first.
+    left: Option<u32>,
     /// The store has reported that the device is full.
     full: bool,
     /// When time last passed, there were fewer than are waited for; and how often in a row.
@@ -58,11 +60,13 @@ impl Growth {
 
 impl<D: Data> Store<D> {
     /// Takes chunks if few places are left, and reports if there are none. Before anything is taken that others would be
-    /// missing, each has what its owners may have in flight.
+    /// missing, each has what its owners may have in flight; or the device has room for all that was promised. Then a replica has as
+    /// many places free as it uses, so that an empty one takes nothing, and one that is being filled seldom waits.
     pub(crate) fn run_growth(&mut self, out: &mut Vec<Action<D>>) {
         let per_chunk = u64::from(self.extents.per_chunk());
         let spare = self.settings.spare.max(per_chunk / 8).min(self.missing());
-        let target = spare.max(self.growth.wanted);
+        let ahead = if self.settings.is_promised { spare.min(self.extents.mapped()) } else { spare };
+        let target = ahead.max(self.growth.wanted);
         let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
         while have < target {
             let taken = self.space.lock().expect("no holder panics").take(self.id.replica);
@@ -73,7 +77,7 @@ impl<D: Data> Store<D> {
             self.growth.coming.push_back(chunk);
             have += per_chunk;
         }
-        let full = have < spare;
+        let full = have < spare && have + self.places_left() < spare;
         if std::mem::replace(&mut self.growth.full, full) != full {
             out.push(Action::Complete(Completion::Full(full)));
         }
@@ -84,9 +88,23 @@ impl<D: Data> Store<D> {
         }
     }
 
+    /// Places for which the device has room beside those of this replica, if all of them may be counted on.
+    fn places_left(&mut self) -> u64 {
+        if !self.settings.is_promised {
+            return 0;
+        }
+        let space = &self.space;
+        let left = self.growth.left.get_or_insert_with(|| space.lock().expect("nobody panics with it").free());
+        u64::from(*left) * u64::from(self.extents.per_chunk())
+    }
+
     /// Time has passed. What waits for places may wait for what is trimmed in the log, and not acknowledged yet; but not for
     /// ever: all else waits behind it.
     pub(crate) fn growth_tick(&mut self) {
+        // While another thread has the lock, what was known counts.
+        if let Ok(space) = self.space.try_lock() {
+            self.growth.left = Some(space.free());
+        }
         let was = std::mem::replace(&mut self.growth.stuck, self.growth.wanted > 0);
         self.growth.ticks = if was { self.growth.ticks + 1 } else { 0 };
         if self.growth.ticks >= MOST_STUCK {

@@ -23,6 +23,10 @@ pub struct Settings {
     /// may need, and the copies that a return may bring all the same. Not more than the extents that the volume has and this
     /// replica does not: a replica that got a place for each of its extents is never full.
     pub spare: u64,
+    /// The device has room for a place for each extent of each of its replicas: it was not promised twice. Then places are taken as
+    /// the volume is written, and the room that the device has left counts as free places. Otherwise `spare` places are taken
+    /// before they are needed, since another replica could take them meanwhile.
+    pub is_promised: bool,
     /// Extents that the volume has in this group, which may be fewer than the group has room for. A write beyond them raises
     /// this to the group's: a volume that grows may write there before this replica gets its new size.
     pub extents: u64,
@@ -45,6 +49,7 @@ impl Default for Settings {
             held: 32 << 20,
             when_idle: true,
             spare: 2048,
+            is_promised: false,
             extents: u64::MAX,
             // With ten ticks a second, a TiB in a day and a half.
             scrub: 800 << 10,

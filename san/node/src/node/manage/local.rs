@@ -221,6 +221,9 @@ pub struct LocalDevice {
     pub id: u32,
     /// Why it is not used, if it is not.
     pub fault: Option<String>,
+    /// Bytes of it that replicas have taken, in whole chunks. Not known while the device is not open, or is being changed.
+    #[serde(default)]
+    pub taken: Option<u64>,
 }
 
 /// Why there is no report.
@@ -285,7 +288,11 @@ impl Node {
             LocalReplica { id: *id, state: usable, why: Some(why), epoch: None, owner: None }
         });
         let devices = state.catalog.devices.iter().filter(|(_, (device, _))| device.node == self.id());
-        let devices = devices.map(|(id, _)| LocalDevice { id: *id, fault: state.broken.get(id).cloned() });
+        let devices = devices.map(|(id, _)| LocalDevice {
+            id: *id,
+            fault: state.broken.get(id).cloned(),
+            taken: state.taken_of(*id),
+        });
         LocalView {
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,

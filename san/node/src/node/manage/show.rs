@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::health::Judge;
-use super::local::{OLDER, Reports, Usable};
+use super::local::{LocalDevice, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
@@ -128,6 +128,9 @@ pub struct DeviceView {
     pub bytes: u64,
     /// Bytes of them that are promised to replicas.
     pub promised: u64,
+    /// Bytes that replicas have taken of it, in whole chunks: their logs, and room for what was written, and as much again. `null`
+    /// if its node does not report it.
+    pub taken: Option<u64>,
     /// Bytes of the largest replica with the least log for which it has room.
     pub room: u64,
     /// Replicas that it has.
@@ -212,8 +215,7 @@ impl Node {
             }
         });
         let devices_of = reports.values().flatten().flat_map(|view| &view.devices);
-        let broken: BTreeMap<u32, &String> =
-            devices_of.filter_map(|device| Some((device.id, device.fault.as_ref()?))).collect();
+        let reported: BTreeMap<u32, &LocalDevice> = devices_of.map(|device| (device.id, device)).collect();
         let promised = allocation::devices(&catalog, |_| true);
         let devices = catalog.devices.iter().zip(promised).map(|((id, (device, _)), placed)| DeviceView {
             id: *id,
@@ -221,12 +223,13 @@ impl Node {
             path: device.path.display().to_string(),
             bytes: room::capacity(device.bytes) * BLOCK,
             promised: placed.promised * BLOCK,
+            taken: reported.get(id).and_then(|device| device.taken),
             room: room::largest(placed.capacity.saturating_sub(placed.promised), LEAST_LOG, device.bytes),
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
             fault: match reports.get(&device.node) {
-                Some(Ok(_)) => broken.get(id).map(ToString::to_string),
+                Some(Ok(_)) => reported.get(id).and_then(|device| device.fault.clone()),
                 _ => Some("its node does not report".into()),
             },
         });
