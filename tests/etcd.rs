@@ -241,7 +241,10 @@ fn the_status_names_members_that_are_gone_and_alarms() {
         server.etcdctl(&["--endpoints", &server.endpoint(0), "put", &format!("filler/{number}"), &value]);
     }
     let (code, text) = cluster.try_loadline(&["san", "status"]);
-    assert!(code == 3 && text.contains("alarm NOSPACE") && text.contains("etcdctl alarm disarm"), "{code}: {text}");
+    assert!(
+        code == 3 && text.contains("alarm NOSPACE") && text.contains("etcdctl alarm disarm"),
+        "{code}: {text}"
+    );
     server.kill(2);
     let (code, text) = cluster.try_loadline(&["san", "status"]);
     assert!(code == 3 && text.contains("does not answer"), "{code}: {text}");

@@ -67,12 +67,8 @@ fn is_sealed_at_once(replica: &mut Replica, now: Moment, by: FromOwner) -> bool 
 }
 
 fn heartbeat(replica: &mut Replica, now: Moment, of: FromOwner) {
-    let message = ToReplica::Heartbeat {
-        ownership: of.epoch,
-        commit_point: Sequence(0),
-        asked: now,
-        keep: Epoch(0),
-    };
+    let message =
+        ToReplica::Heartbeat { ownership: of.epoch, commit_point: Sequence(0), asked: now, keep: Epoch(0) };
     step(replica, now, Event::Message(of, message));
 }
 

@@ -6,6 +6,7 @@
 //! | `GET /v1/status` | [`StatusView`](crate::node::manage::StatusView) |
 //! | `GET /v1/local` | [`LocalView`](crate::node::manage::LocalView): what this node reports of itself, for others |
 //! | `POST /v1/volumes` | [`CreateVolume`] |
+//! | `POST /v1/volume-batch` | [`CreateVolumes`] → each [`MadeVolume`](crate::node::manage::MadeVolume) |
 //! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
 //! | `DELETE /v1/volumes/{name}` | |
 //! | `POST /v1/volumes/{name}/attach` | [`Attach`] → [`Use`](crate::node::manage::Use) |
@@ -54,8 +55,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, ErrorKind, ManageError, Move, Recover, RequireTls, Resize, TestFault,
-    TraceRequests,
+    AddDevice, CreateVolume, CreateVolumes, Drain, ErrorKind, ManageError, Move, Recover, RequireTls, Resize,
+    TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -131,6 +132,12 @@ fn router(node: Node) -> Router {
             "/v1/volumes",
             post(async |State(node): State<Node>, Said(wanted): Said<CreateVolume>| {
                 node.create_volume(wanted).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volume-batch",
+            post(async |State(node): State<Node>, Said(wanted): Said<CreateVolumes>| {
+                node.create_volumes(wanted).await.map(Json)
             }),
         )
         .route(

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, Drain, LocalView, Move, Recover, RequireTls, Resize, ScrubView, StatusView,
-    TestFault, TraceRequests, TraceView, Use, VolumeView,
+    AddDevice, CreateVolume, CreateVolumes, Drain, LocalView, MadeVolume, Move, Recover, RequireTls, Resize,
+    ScrubView, StatusView, TestFault, TraceRequests, TraceView, Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -20,10 +20,17 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 22] = [
+const ROUTES: [Route; 23] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
+    (
+        "post",
+        "/v1/volume-batch",
+        "Make volumes that differ in their names only: all of them or none; and attach them, if that is wanted",
+        Some(of::<CreateVolumes>),
+        of::<Vec<MadeVolume>>,
+    ),
     ("get", "/v1/volumes/{name}", "How a volume is", None, of::<VolumeView>),
     ("delete", "/v1/volumes/{name}", "Delete a volume that is not attached", None, of::<()>),
     (

@@ -49,6 +49,11 @@ impl Failed {
     pub(crate) fn complain(&self) -> Exit {
         complain(self.exit, &self.message)
     }
+
+    /// The same, after what was done before it.
+    pub(crate) fn after(self, done: &str) -> Failed {
+        Failed { message: format!("{done}: {}", self.message), ..self }
+    }
 }
 
 enum Method<B> {

@@ -1,13 +1,13 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
+mod create;
+mod names;
 mod scrub;
 mod ways;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{
-    CreateVolume, Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView,
-};
+use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView};
 
 use crate::cluster::client::{Api, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    Create(Create),
+    Create(create::Create),
     /// List volumes.
     List {
         #[command(flatten)]
@@ -146,38 +146,6 @@ enum TlsPolicy {
     Optional,
 }
 
-/// Make a volume. The volume takes space from the devices only when it is written.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    loadline volume create vm-7 --size 40GiB\n  \
-    loadline volume create db --size 1TiB --copies 3 --stripes 4 --at node-2")]
-struct Create {
-    /// The name of the volume.
-    name: String,
-    /// The size of the volume.
-    #[arg(long)]
-    size: ByteSize,
-    /// The number of copies, each on another node: 1 to 3.
-    #[arg(long, default_value_t = 2)]
-    copies: u32,
-    /// The number of copies that must be in sync before a write begins: 1 to --copies. With fewer copies in sync,
-    /// writes wait and reads continue. [default: 2 with three copies, 1 with one or two]
-    #[arg(long, value_name = "COPIES")]
-    least: Option<u32>,
-    /// The number of groups over which the blocks are striped: 1 to 12.
-    #[arg(long, default_value_t = 1)]
-    stripes: u32,
-    /// The node where clients will use the volume. The first copy is placed on this node, so that reads are local.
-    #[arg(long, value_name = "NODE")]
-    at: Option<String>,
-    /// The size of the log of each replica, at least 32MiB. At most a seventh of the log may be in flight at once.
-    /// [default: 256MiB]
-    #[arg(long, value_name = "SIZE")]
-    log: Option<ByteSize>,
-    #[command(flatten)]
-    api: Api,
-}
-
 /// Attach a volume: make a node its owner. Clients of the volume can then connect to any node.
 ///
 /// If another node owned the volume, the named node takes it over. All clients of the volume are disconnected, even if
@@ -196,7 +164,7 @@ struct AttachTo {
 
 pub(crate) fn run(args: Args) -> Exit {
     let done = match args.command {
-        Command::Create(args) => create(args),
+        Command::Create(args) => create::run(args),
         Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {
             true => print_json(&status.volumes),
             false => {
@@ -255,18 +223,6 @@ pub(crate) fn run(args: Args) -> Exit {
             .map(|(): ()| api.done(&format!("volume {name} is deleted"))),
     };
     done.unwrap_or_else(|why| why.complain())
-}
-
-fn create(args: Create) -> Result<Exit, crate::cluster::client::Failed> {
-    let Create { name, size, copies, least, stripes, at, log, api } = args;
-    let log_bytes = log.map(ByteSize::bytes);
-    let (bytes, name) = (size.bytes(), name.as_str());
-    let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
-    let there = wanted.at.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
-    let (): () = api.post("/v1/volumes", wanted)?;
-    // Sizes are rounded up to whole blocks.
-    let size = ByteSize(bytes.next_multiple_of(4096));
-    Ok(api.done(&format!("volume {name} of {size} is made; next: loadline volume attach {name}{there}")))
 }
 
 fn attach(args: &AttachTo) -> Result<Exit, crate::cluster::client::Failed> {

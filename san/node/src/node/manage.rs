@@ -4,6 +4,7 @@
 //! configuration, and goes on or can be taken back.
 
 mod change;
+mod create;
 mod devices;
 mod faults;
 mod health;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use loadline_base::figures;
 use loadline_san_core::placement::NoPlace;
 use loadline_san_core::volume::CommandError;
 use schemars::JsonSchema;
@@ -33,6 +35,8 @@ use crate::config::ConfigError;
 use crate::config::catalog::Catalog;
 
 pub use change::Resize;
+pub(super) use create::is_new;
+pub use create::{CreateVolumes, MadeVolume};
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use local::{
@@ -175,12 +179,16 @@ impl Node {
     }
 }
 
-/// *are a, b and c*, or *are none*.
+/// Names that a message lists.
+const MOST_NAMED: usize = 8;
+
+/// *are a, b and c*, or *are none*. Of many the first few, and how many more there are.
 fn listed(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     match names.as_slice() {
         [] => "are none".into(),
         [one] => format!("is {one}"),
+        many if many.len() > MOST_NAMED => format!("are {}", figures::listed(many, MOST_NAMED)),
         [first @ .., last] => format!("are {} and {last}", first.join(", ")),
     }
 }

@@ -16,10 +16,10 @@ use loadline_san_store::open::{NewReplica, create, key_of, was_used};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
-use super::manage::room;
+use super::manage::{is_new, room};
 use super::{CONFIG_POLL, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
-use crate::config::{Change, ConfigError};
+use crate::config::{Change, ConfigError, steps};
 use crate::event_loop::command::{LoopCommand, OpenReplica, OpenVolume};
 use crate::event_loop::most_in_flight;
 
@@ -157,7 +157,8 @@ impl Node {
             self.state().volumes.remove(&id);
             self.loop_of(id).give(LoopCommand::CloseVolume(VolumeId(id)));
         }
-        let mine = |volume: u64| catalog.replicas.values().any(|(r, _)| r.volume == volume && r.node == me);
+        let here = catalog.replicas.values().filter(|(replica, _)| replica.node == me);
+        let mine: BTreeSet<u64> = here.map(|(replica, _)| replica.volume).collect();
         for (id, (volume, _)) in &catalog.volumes {
             // It was detached by a node that did not reach this one.
             if volume.attached.is_none() && self.state().attached.contains(id) {
@@ -169,11 +170,19 @@ impl Node {
             }
             // It is opened where it may have to be served, and stays open.
             let known = self.state().volumes.contains_key(id);
-            let here = mine(*id)
+            let here = mine.contains(id)
                 || volume.attached == Some(me)
                 || volume.attached.is_some() && is_spread(&catalog, *id, me);
             if volume.state == VolumeState::Ready && (here || known) {
                 self.open_volume(*id, volume, here);
+            }
+            // It was made to be attached here, and no node has owned it: that is an attach that was ordered.
+            if volume.state == VolumeState::Ready
+                && volume.attached == Some(me)
+                && self.record(*id).is_some_and(|record| is_new(&record))
+                && self.state().fenced.insert(*id)
+            {
+                self.loop_of(*id).give(LoopCommand::Fence(VolumeId(*id)));
             }
         }
         self.volume_sockets();
@@ -208,10 +217,13 @@ impl Node {
             let (this, id, device) = (self.clone(), *id, device.clone());
             tasks.push(tokio::spawn(async move {
                 let mut done = this.open_device(id, &device).await;
+                let mut made = Vec::new();
                 for (replica_id, replica, version, volume) in replicas {
                     done &= match (replica.state, volume) {
                         (ReplicaState::Wanted, Some(_)) => {
-                            this.make_replica(replica_id, &replica, version).await
+                            let (change, as_wanted) = this.make_replica(replica_id, &replica, version).await;
+                            made.extend(change);
+                            as_wanted
                         }
                         (ReplicaState::Ready, Some(volume)) => {
                             this.open_replica(replica_id, &replica, &volume)
@@ -222,6 +234,8 @@ impl Node {
                         }
                     };
                 }
+                // They are opened when the configuration says that they are there. What is not known to be committed is made anew.
+                let _ = this.0.config.call(move |store| steps::each(store, &made)).await;
                 this.state().busy.remove(&id);
                 done
             }));
@@ -277,18 +291,18 @@ impl Node {
         self.0.config.call(move |store| store.commit(&changes)).await
     }
 
-    /// Makes an empty replica. If that was begun before, it is begun anew; but nothing is made in the place of one that may
+    /// Makes an empty replica. Returns the change that says so, or why it was not made; and whether nothing is left to do. If that was begun before, it is begun anew; but nothing is made in the place of one that may
     /// have been used: of the same id, from before the configuration was restored from an older copy.
-    async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
+    async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> (Option<Change>, bool) {
         if self.state().replicas.contains(&id) {
             self.complain(id, "the configuration orders this replica to be made, but the replica is already open here: the configuration is an older copy");
-            return false;
+            return (None, false);
         }
         // Who wants it is told, and decides.
         if replica.refused.is_some() {
-            return true;
+            return (None, true);
         }
-        let Some((mut devices, space)) = self.device(replica.device) else { return false };
+        let Some((mut devices, space)) = self.device(replica.device) else { return (None, false) };
         let identity = identity(id, replica);
         let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
         let new = NewReplica {
@@ -328,9 +342,7 @@ impl Node {
                 Replica { refused: Some(why), ..replica.clone() }
             }
         };
-        let _ = self.commit(vec![change(format!("replica/{id}"), Some(version), &next)]).await;
-        // It is opened when the configuration says so.
-        false
+        (Some(change(format!("replica/{id}"), Some(version), &next)), false)
     }
 
     fn open_replica(&self, id: u64, replica: &Replica, volume: &Volume) -> bool {

@@ -223,7 +223,7 @@ impl<'a> Judge<'a> {
              'loadline volume recover {} --from NODE --force'. {hint}. A copy whose node stopped during a resync may also lack \
              writes. Known: {}",
             volume.name,
-            known.join(", ")
+            listed(&known, MOST_LISTED)
         )
     }
 

@@ -1,43 +1,35 @@
-//! Volumes: made, attached, detached, deleted.
+//! Volumes: attached, detached, deleted. How they are made is in `create`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use loadline_san_core::history::History;
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
-use loadline_san_core::layout::{BLOCK, Layout};
-use loadline_san_core::placement::{DeviceId, MOST_COPIES, place};
-use loadline_san_core::record::{Group, Record, RecordState};
+use loadline_san_core::ids::{NodeId, VolumeId};
+use loadline_san_core::placement::DeviceId;
+use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::no_room::{self, Wanted};
-use super::{ManageError, listed, room};
+use super::{ManageError, listed};
 use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
-use crate::config::service::{record_change, record_key};
+use crate::config::service::record_key;
 use crate::config::steps::{self, Made};
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
-use crate::node::allocation::{devices, new_replica};
 
 /// Blocks of a stripe unit: 1 MiB.
-const UNIT: u64 = 256;
+pub(super) const UNIT: u64 = 256;
 /// Blocks of a group at most: 16 GiB.
-const GROUP: u64 = 4 << 20;
+pub(super) const GROUP: u64 = 4 << 20;
 /// Bytes of a replica's log, if nothing else is said.
 pub(super) const LOG: u64 = 256 << 20;
 /// And at the least: 4 MiB are in flight at once then.
 pub(super) const LEAST_LOG: u64 = 32 << 20;
-/// How long replicas may take to be made.
-const MADE: Duration = Duration::from_secs(60);
-/// How long nodes have to report of the copies of a new volume.
-const SEEN: Duration = Duration::from_secs(3);
 /// How long a volume may take to be served.
-const SERVED: Duration = Duration::from_secs(20);
+pub(super) const SERVED: Duration = Duration::from_secs(20);
 
 /// A volume that is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -89,199 +81,6 @@ pub struct WaysView {
 }
 
 impl Node {
-    /// Makes a volume. It is not attached.
-    pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
-        crate::name::check(&wanted.name).map_err(ManageError::Wrong)?;
-        if !(1..=MOST_COPIES).contains(&(wanted.copies as usize)) {
-            return Err(no_room::wrong_copies(wanted.copies as usize));
-        }
-        let least = wanted.least.unwrap_or(wanted.copies.div_ceil(2));
-        if !(1..=wanted.copies).contains(&least) {
-            return Err(ManageError::Wrong(format!(
-                "--least {least} is not possible: for a volume with {} give 1 to {}",
-                if wanted.copies == 1 { "1 copy".into() } else { format!("{} copies", wanted.copies) },
-                wanted.copies
-            )));
-        }
-        let wanted = CreateVolume { least: Some(least), ..wanted };
-        let blocks = wanted.bytes.div_ceil(BLOCK);
-        let layout =
-            Layout::new(wanted.stripes, UNIT, GROUP).map_err(|why| ManageError::Wrong(why.to_string()))?;
-        let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
-        if blocks == 0 {
-            return Err(ManageError::Wrong("a volume of no bytes cannot be made".into()));
-        }
-        let log_bytes = wanted.log_bytes.unwrap_or(LOG);
-        if log_bytes < LEAST_LOG {
-            return Err(ManageError::Wrong(format!(
-                "a log of {} is too small: a replica needs at least {} for the writes in flight",
-                no_room::size(log_bytes),
-                no_room::size(LEAST_LOG)
-            )));
-        }
-        self.refresh().await?;
-        let sizes: Vec<u64> = (0..groups)
-            .map(|index| layout.blocks_in(loadline_san_core::layout::GroupIndex(index), blocks))
-            .collect();
-        let (id, version) = self.plan(&wanted, &layout, &sizes, blocks, log_bytes).await?;
-        self.reconcile_soon();
-        let of_volume = |catalog: &Catalog| {
-            let ids = catalog.replicas.iter().filter(|(_, (replica, _))| replica.volume == id);
-            ids.map(|(id, _)| *id).collect::<Vec<u64>>()
-        };
-        if let Err(why) = self.made(of_volume).await {
-            self.give_up(id).await?;
-            return Err(why);
-        }
-        let made = self.config().call(move |store| make_record(store, id, version, layout, blocks)).await?;
-        match made {
-            true => {
-                self.wait_until_seen(&wanted.name).await;
-                Ok(())
-            }
-            false => Err(deleted_meanwhile(&wanted.name)),
-        }
-    }
-
-    /// Waits until all nodes report of a new volume's copies, but not for long: then its state is known to clients of the API.
-    async fn wait_until_seen(&self, name: &str) {
-        let begun = Instant::now();
-        self.reconcile_soon();
-        while begun.elapsed() < SEEN {
-            let seen = self.show_volume(name).await;
-            if seen.is_ok_and(|volume| volume.health != Some(super::Health::Unknown)) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Waits until these replicas are made.
-    pub(super) async fn made(&self, which: impl Fn(&Catalog) -> Vec<u64>) -> Result<(), ManageError> {
-        let begun = Instant::now();
-        loop {
-            self.refresh().await?;
-            let mut late = Vec::new();
-            {
-                let state = self.state();
-                let catalog = &state.catalog;
-                for id in which(catalog) {
-                    let there = catalog.replicas.get(&id).filter(|(r, _)| r.state != ReplicaState::Dropping);
-                    let Some((replica, _)) = there else {
-                        return Err(ManageError::Wrong(
-                            "a replica was removed while it was made: try again".into(),
-                        ));
-                    };
-                    let name =
-                        catalog.nodes.get(&replica.node).map_or("?".into(), |(node, _)| node.name.clone());
-                    if let Some(why) = &replica.refused {
-                        return Err(ManageError::Device(format!("{name} cannot make a replica: {why}")));
-                    }
-                    if replica.state != ReplicaState::Ready {
-                        late.push(name);
-                    }
-                }
-            }
-            if late.is_empty() {
-                return Ok(());
-            }
-            if begun.elapsed() > MADE {
-                late.dedup();
-                return Err(ManageError::TimedOut(format!(
-                    "not all replicas were made in time, so the request was undone; late nodes: {}",
-                    late.join(", ")
-                )));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Writes down what a volume is to have. Returns its id, and the version of what was written.
-    async fn plan(
-        &self,
-        wanted: &CreateVolume,
-        layout: &Layout,
-        sizes: &[u64],
-        blocks: u64,
-        log_bytes: u64,
-    ) -> Result<(u64, u64), ManageError> {
-        let alive = self.alive().await;
-        let (wanted, layout, sizes) = (wanted.clone(), *layout, sizes.to_vec());
-        let planned = self.config().call(move |store| {
-            for _ in 0..16 {
-                let catalog = Catalog::read(store)?;
-                if catalog.volume(&wanted.name).is_some() {
-                    return Ok(Err(ManageError::Taken(wanted.name)));
-                }
-                let at = match wanted.at.as_ref().map(|name| used_at(&catalog, name, &alive)).transpose() {
-                    Ok(at) => at,
-                    Err(why) => return Ok(Err(why)),
-                };
-                let devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
-                let needed: Vec<u64> =
-                    sizes.iter().map(|size| room::need_anywhere(&catalog, *size, log_bytes)).collect();
-                let placed = match place(&devices, &needed, wanted.copies as usize, at) {
-                    Ok(placed) => placed,
-                    Err(why) => {
-                        let (name, copies) = (wanted.name.as_str(), wanted.copies as usize);
-                        let wanted = Wanted { name, copies, groups: &sizes, log_bytes };
-                        return Ok(Err(no_room::of_volume(why, &catalog, &devices, wanted)));
-                    }
-                };
-                if let Some(node) = at
-                    && let Some(group) = placed.iter().position(|devices| !is_at(&catalog, devices, node))
-                {
-                    return Ok(Err(no_room::at_node(&catalog, &devices, node, needed[group])));
-                }
-                let count = placed.iter().map(Vec::len).sum::<usize>() as u64;
-                let (ids, take_ids) = catalog.take_ids(count + 1);
-                let volume = Volume {
-                    name: wanted.name.clone(),
-                    copies: wanted.copies,
-                    least: wanted.least.unwrap_or(1),
-                    stripes: layout.stripes(),
-                    unit_blocks: UNIT,
-                    group_blocks: GROUP,
-                    blocks,
-                    lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
-                    log_bytes,
-                    attached: None,
-                    requires_tls: false,
-                    state: VolumeState::Creating,
-                };
-                let id = ids.start;
-                let (key, mut replicas) = (format!("volume/{id}"), Vec::new());
-                let first = vec![
-                    take_ids,
-                    change(format!("name/{}", wanted.name), None, &id),
-                    change(key.clone(), None, &volume),
-                ];
-                let groups =
-                    (0..).zip(&placed).flat_map(|(group, devices)| devices.iter().map(move |d| (group, d)));
-                for (replica, (group, device)) in (id + 1..).zip(groups) {
-                    replicas.push(new_replica(&catalog, id, &volume, replica, (group, *device), None));
-                }
-                match steps::extend(store, first, replicas, &key, VolumeState::may_grow)? {
-                    Made::All => {
-                        let version = store.get(&key)?.map_or(0, |stored| stored.version);
-                        return Ok(Ok((id, version)));
-                    }
-                    Made::Nothing => {}
-                    Made::Stopped => return Ok(Err(deleted_meanwhile(&wanted.name))),
-                }
-            }
-            Err(ConfigError::Contended)
-        });
-        planned.await?
-    }
-
-    /// A volume that was not made is taken back.
-    async fn give_up(&self, id: u64) -> Result<(), ManageError> {
-        // It was never there, so nobody has attached it.
-        self.config().call(move |store| remove_volume(store, id)).await?;
-        Ok(())
-    }
-
     /// Deletes a volume that is not attached.
     pub async fn delete_volume(&self, name: &str) -> Result<(), ManageError> {
         self.refresh().await?;
@@ -357,7 +156,7 @@ impl Node {
         (protocol.name().into(), WaysView { network, local })
     }
 
-    fn record(&self, id: u64) -> Option<Record> {
+    pub(in crate::node) fn record(&self, id: u64) -> Option<Record> {
         let state = self.state();
         state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())
     }
@@ -485,7 +284,11 @@ impl Node {
 }
 
 /// The node at which a volume is to be used. It answers, and takes copies.
-fn used_at(catalog: &Catalog, name: &str, alive: &BTreeMap<u32, bool>) -> Result<NodeId, ManageError> {
+pub(super) fn used_at(
+    catalog: &Catalog,
+    name: &str,
+    alive: &BTreeMap<u32, bool>,
+) -> Result<NodeId, ManageError> {
     let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(catalog, name))?;
     if alive.get(&id) != Some(&true) {
         return Err(ManageError::Wrong(format!(
@@ -500,12 +303,12 @@ fn used_at(catalog: &Catalog, name: &str, alive: &BTreeMap<u32, bool>) -> Result
     Ok(NodeId(id))
 }
 
-fn deleted_meanwhile(name: &str) -> ManageError {
+pub(super) fn deleted_meanwhile(name: &str) -> ManageError {
     ManageError::Wrong(format!("volume {name} was deleted meanwhile"))
 }
 
 /// Whether one of these devices is at a node.
-fn is_at(catalog: &Catalog, devices: &[DeviceId], node: NodeId) -> bool {
+pub(super) fn is_at(catalog: &Catalog, devices: &[DeviceId], node: NodeId) -> bool {
     devices.iter().any(|device| catalog.devices[&device.0].0.node == node.0)
 }
 
@@ -514,45 +317,8 @@ pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
     ManageError::Unknown { kind: "node", name: name.into(), are }
 }
 
-/// All replicas are there: the volume is.
-fn make_record(
-    store: &mut dyn ConfigStore,
-    id: u64,
-    version: u64,
-    layout: Layout,
-    blocks: u64,
-) -> Result<bool, ConfigError> {
-    let catalog = Catalog::read(store)?;
-    let Some((volume, _)) = catalog.volumes.get(&id) else { return Ok(false) };
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    let groups = layout.groups(blocks).expect("it was planned so");
-    let mut record = Record {
-        epoch: Epoch(1),
-        made_by: ProposalId { by: nobody, number: 0 },
-        owner: nobody,
-        state: RecordState::Active,
-        attachment: 0,
-        fence: 0,
-        lease_ns: volume.lease_ms * 1_000_000,
-        blocks,
-        layout,
-        least: volume.least,
-        history: History::default(),
-        homes: BTreeMap::new(),
-        groups: vec![Group::default(); groups as usize],
-    };
-    for (replica_id, (replica, _)) in catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id) {
-        record.homes.insert(ReplicaId(*replica_id), NodeId(replica.node));
-        record.groups[replica.group as usize].in_sync.insert(ReplicaId(*replica_id));
-    }
-    let ready = Volume { state: VolumeState::Ready, ..volume.clone() };
-    let changes =
-        [change(format!("volume/{id}"), Some(version), &ready), record_change(VolumeId(id), None, &record)?];
-    store.commit(&changes)
-}
-
 /// A volume, its name and its record go at once; its replicas when their nodes have removed them. Not one that is attached.
-fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<bool, ConfigError> {
+pub(super) fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<bool, ConfigError> {
     for _ in 0..16 {
         let catalog = Catalog::read(store)?;
         let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(true) };
