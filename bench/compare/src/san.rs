@@ -6,6 +6,7 @@ mod idle;
 mod kill;
 mod nbd;
 mod vhost;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("idle") {
         idle::measure(setting)?;
+    }
+    if wanted("volumes") {
+        volumes::measure(setting)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -91,12 +91,21 @@ impl Cluster {
         self.at(first as u8 + 1, arguments)
     }
 
-    fn at(&self, node: u8, arguments: &[&str]) -> Result<String, String> {
-        let output = Command::new(&self.program)
+    /// What a command prints at the first node, whatever its exit code says of the cluster.
+    pub(super) fn shown(&self, arguments: &[&str]) -> Result<String, String> {
+        Ok(String::from_utf8_lossy(&self.output(1, arguments)?.stdout).into_owned())
+    }
+
+    fn output(&self, node: u8, arguments: &[&str]) -> Result<Output, String> {
+        Command::new(&self.program)
             .args(arguments)
             .env("LOADLINE_API", format!("{}:7400", self.address(node)))
             .output()
-            .map_err(|e| format!("{}: {e}", self.program.display()))?;
+            .map_err(|e| format!("{}: {e}", self.program.display()))
+    }
+
+    fn at(&self, node: u8, arguments: &[&str]) -> Result<String, String> {
+        let output = self.output(node, arguments)?;
         if !output.status.success() {
             return Err(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)));
         }
