@@ -24,6 +24,7 @@
 //! | [`settings`] | what cluster a run has |
 //! | [`store`] | a replica's store on a simulated disk |
 //! | [`cutting`] | a store whose power fails between any two of its writes |
+//! | `queue` | what is to happen, in the order of time |
 //! | [`rng`] | the seed, and what is drawn from it |
 //! | [`time`] | simulated time |
 
@@ -31,6 +32,7 @@ pub mod coverage;
 pub mod cutting;
 pub mod directed;
 pub mod history;
+mod queue;
 pub mod rng;
 pub mod run;
 pub mod settings;

@@ -109,17 +109,35 @@ impl Settings {
 pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
     let layout = Layout::new(settings.stripes, Settings::UNIT, Settings::GROUP).expect("it is within bounds");
     let groups = layout.groups(settings.blocks).expect("it is small");
-    let mut homes = BTreeMap::new();
-    let mut sets = Vec::new();
+    let mut homes = Vec::new();
     for _ in 0..groups {
         let first = rng.index(settings.nodes);
+        let home = |copy| NodeId(((first + copy) % settings.nodes) as u32);
+        homes.push((0..settings.copies).map(home).collect());
+    }
+    record_of_new(layout, settings.blocks, settings.least, Settings::LEASE, &homes, 1)
+}
+
+/// The record of a volume that was just made, which no node owns. `homes`: for each group, the nodes of its replicas. Replicas are
+/// numbered from `first` on.
+pub(crate) fn record_of_new(
+    layout: Layout,
+    blocks: u64,
+    least: u32,
+    lease_ns: u64,
+    homes: &[Vec<NodeId>],
+    first: u64,
+) -> Record {
+    let mut next = first;
+    let (mut all, mut groups) = (BTreeMap::new(), Vec::new());
+    for nodes in homes {
         let mut group = Group::default();
-        for copy in 0..settings.copies {
-            let replica = ReplicaId(homes.len() as u64 + 1);
-            homes.insert(replica, NodeId(((first + copy) % settings.nodes) as u32));
-            group.in_sync.insert(replica);
+        for node in nodes {
+            all.insert(ReplicaId(next), *node);
+            group.in_sync.insert(ReplicaId(next));
+            next += 1;
         }
-        sets.push(group);
+        groups.push(group);
     }
     let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
     Record {
@@ -129,12 +147,12 @@ pub(crate) fn first_record(settings: &Settings, rng: &mut Rng) -> Record {
         state: RecordState::TakingOver,
         attachment: 0,
         fence: 0,
-        lease_ns: Settings::LEASE,
-        blocks: settings.blocks,
+        lease_ns,
+        blocks,
         layout,
-        least: settings.least,
+        least,
         history: History::default(),
-        homes,
-        groups: sets,
+        homes: all,
+        groups,
     }
 }

@@ -8,8 +8,7 @@
 //! Everything that happens is an entry of one queue, in the order of simulated time. What it leads to is put into the queue
 //! with a delay from the seed. So a run is a function of its seed.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId};
 use loadline_san_core::lease::Moment;
@@ -31,7 +30,7 @@ mod oracle;
 mod restores;
 mod steps;
 pub(crate) mod tenant;
-mod wire;
+pub(crate) mod wire;
 
 use self::durability::Durability;
 use self::forwarder::{Forwarders, Step};
@@ -39,10 +38,11 @@ use self::lasting::Lasting;
 use self::restores::Restored;
 use self::tenant::Tenant;
 use crate::coverage::Coverage;
+use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::settings::{Settings, VOLUME};
 use crate::store::{Blocks, SimDisk, Store};
-use crate::time::{MS, Time, US};
+use crate::time::{Clock, MS, Time, US};
 use crate::violation::Violation;
 
 /// Something that happens.
@@ -106,9 +106,7 @@ pub(crate) struct Node {
     pub(crate) paused: Option<Vec<Happening>>,
     /// A start is under way.
     pub(crate) starting: bool,
-    clock_began: u64,
-    /// Parts in a million by which its clock is fast, plus a million.
-    clock_rate: u64,
+    clock: Clock,
 }
 
 /// A life of a node's process.
@@ -131,9 +129,7 @@ pub struct World {
     pub(crate) settings: Settings,
     pub(crate) rng: Rng,
     pub(crate) now: Time,
-    queue: BinaryHeap<Reverse<(Time, u64)>>,
-    happenings: HashMap<u64, Happening>,
-    numbers: u64,
+    queue: Queue<Happening>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) config: Vec<Record>,
     pub(crate) tenants: Vec<Tenant>,
@@ -238,9 +234,7 @@ impl World {
             stores: BTreeMap::new(),
             paused: None,
             starting: false,
-            clock_began: rng.below(1 << 40),
-            // As far apart as the margin of the leases allows.
-            clock_rate: 1_000_000 - 500 + rng.below(1_001),
+            clock: Clock::new(&mut rng),
         });
         let nodes: Vec<Node> = nodes.collect();
         let mut world = World {
@@ -248,9 +242,7 @@ impl World {
             settings,
             rng,
             now: 0,
-            queue: BinaryHeap::new(),
-            happenings: HashMap::new(),
-            numbers: 0,
+            queue: Queue::default(),
             nodes,
             config: Vec::new(),
             tenants: Vec::new(),
@@ -334,35 +326,30 @@ impl World {
     }
 
     pub(crate) fn after(&mut self, delay: Time, happening: Happening) {
-        self.numbers += 1;
-        self.queue.push(Reverse((self.now + delay, self.numbers)));
-        self.happenings.insert(self.numbers, happening);
+        self.queue.add(self.now + delay, happening);
     }
 
     /// What is on its way, and for which this holds, is lost.
     pub(crate) fn drop_all(&mut self, holds: impl Fn(&Happening) -> bool) {
-        self.happenings.values_mut().filter(|one| holds(one)).for_each(|one| *one = Happening::Lost);
+        self.queue.items_mut().filter(|one| holds(one)).for_each(|one| *one = Happening::Lost);
     }
 
     /// What a node's clock shows.
     pub(crate) fn clock(&self, node: usize) -> Moment {
-        let node = &self.nodes[node];
-        let real = u128::from(self.now) * u128::from(node.clock_rate) / 1_000_000;
-        Moment(node.clock_began + real as u64)
+        self.nodes[node].clock.at(self.now)
     }
 
     /// Lets the next thing happen. False if something has gone wrong.
     pub fn step(&mut self) -> bool {
-        let Some(Reverse((time, number))) = self.queue.pop() else { return false };
+        let Some((time, happening)) = self.queue.pop() else { return false };
         self.now = time;
-        let happening = self.happenings.remove(&number).expect("it is in the queue");
         self.happen(happening);
         self.violation.is_none()
     }
 
     /// Lets things happen until this moment. False if something has gone wrong.
     pub fn run_until(&mut self, until: Time) -> bool {
-        while self.queue.peek().is_some_and(|Reverse((time, _))| *time <= until) {
+        while self.queue.next_at().is_some_and(|time| time <= until) {
             if !self.step() {
                 return false;
             }

@@ -1,6 +1,8 @@
 //! What goes between nodes, and into the configuration store, goes as bytes.
 
-use loadline_san_core::message::{Content, Entry, EntryOp, Payload, ToOwner, ToReplica};
+use loadline_san_core::message::{
+    Content, Entry, EntryOp, FromOwner, FromReplica, Payload, ToOwner, ToReplica,
+};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::{Body, ClusterId, decode, encode_to_owner, encode_to_replica, record};
 
@@ -11,19 +13,12 @@ const CLUSTER: ClusterId = ClusterId(0x10ad);
 
 /// What arrives of a message, or why it cannot be sent. Its data goes beside the bytes, to a buffer of its own.
 pub(crate) fn carried(message: &Happening) -> Result<Happening, String> {
-    let mut bytes = Vec::new();
-    let (node, data) = match message {
+    let (node, bytes, data) = match message {
         Happening::ToReplica(node, from, message) => {
-            let data = data_of(message);
-            let sums = vec![0; data.len()];
-            encode_to_replica(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
-            (*node, data)
+            (*node, bytes_to_replica(from, message)?, data_of(message))
         }
         Happening::ToOwner(node, from, message) => {
-            let data = data_of_answer(message);
-            let sums = vec![0; data.len()];
-            encode_to_owner(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
-            (*node, data)
+            (*node, bytes_to_owner(from, message)?, data_of_answer(message))
         }
         _ => unreachable!("only these go between nodes"),
     };
@@ -32,6 +27,20 @@ pub(crate) fn carried(message: &Happening) -> Result<Happening, String> {
         Body::ToReplica(from, body) => Happening::ToReplica(node, from, body.message(arrived)),
         Body::ToOwner(from, body) => Happening::ToOwner(node, from, body.message(arrived)),
     })
+}
+
+/// A message to a replica as bytes, without its data, or why it has none.
+pub(crate) fn bytes_to_replica(from: &FromOwner, message: &ToReplica<Blocks>) -> Result<Vec<u8>, String> {
+    let (mut bytes, sums) = (Vec::new(), vec![0; data_of(message).len()]);
+    encode_to_replica(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
+
+/// A message to an owner as bytes, without its data, or why it has none.
+pub(crate) fn bytes_to_owner(from: &FromReplica, message: &ToOwner<Blocks>) -> Result<Vec<u8>, String> {
+    let (mut bytes, sums) = (Vec::new(), vec![0; data_of_answer(message).len()]);
+    encode_to_owner(CLUSTER, from, message, |_| &sums, &mut bytes).map_err(|e| e.to_string())?;
+    Ok(bytes)
 }
 
 /// What is kept of a record, or why it cannot be.
