@@ -20,6 +20,7 @@
 //! | [`directed`] | schedules written down, for what chance finds too rarely |
 //! | [`history`] | whether what was read could be |
 //! | [`run`] | a whole run, from its seed to its verdict |
+//! | [`scale`] | many nodes and volumes: what a fault costs, and how that grows |
 //! | [`coverage`] | what of the protocol was seen |
 //! | [`settings`] | what cluster a run has |
 //! | [`store`] | a replica's store on a simulated disk |
@@ -35,6 +36,7 @@ pub mod history;
 mod queue;
 pub mod rng;
 pub mod run;
+pub mod scale;
 pub mod settings;
 pub mod store;
 pub mod time;

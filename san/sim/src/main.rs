@@ -10,6 +10,7 @@ use loadline_san_core::rule::Rule;
 use loadline_san_sim::coverage::Coverage;
 use loadline_san_sim::directed::{self, FORWARDING, SCHEDULES};
 use loadline_san_sim::run::{Verdict, run};
+use loadline_san_sim::scale::{self, Cluster, LEAST_NODES, MOST_VOLUMES};
 use loadline_san_sim::settings::Settings;
 use loadline_san_sim::tell;
 
@@ -36,8 +37,8 @@ struct Arguments {
     /// No seed is begun after so many minutes.
     #[arg(long)]
     minutes: Option<f64>,
-    /// So many nodes; otherwise each seed has its own number.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=16))]
+    /// So many nodes, 16 at the most, or with --scale 1000; otherwise each seed has its own number.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     nodes: Option<u64>,
     /// So many copies; otherwise each seed has its own number.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3))]
@@ -57,6 +58,16 @@ struct Arguments {
     /// Prints what of the protocol was seen.
     #[arg(long)]
     coverage: bool,
+    /// Measures what faults cost large clusters, and how that grows: a list of clusters, or the one of --nodes, --volumes and
+    /// --copies.
+    #[arg(long, conflicts_with_all = ["seeds", "trace", "minutes", "operations", "threads", "directed", "coverage"])]
+    scale: bool,
+    /// So many volumes.
+    #[arg(long, requires = "scale", value_parser = clap::value_parser!(u64).range(1..=MOST_VOLUMES as u64))]
+    volumes: Option<u64>,
+    /// Prints JSON.
+    #[arg(long, requires = "scale")]
+    json: bool,
 }
 
 impl Arguments {
@@ -89,6 +100,13 @@ fn rule(name: &str) -> Result<Rule, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.scale {
+        return measure(&arguments);
+    }
+    if arguments.nodes.is_some_and(|nodes| nodes > 16) {
+        eprintln!("more than 16 nodes are simulated with --scale only");
+        return ExitCode::from(2);
+    }
     if let (Some(nodes), Some(copies)) = (arguments.nodes, arguments.copies)
         && copies > nodes
     {
@@ -133,6 +151,62 @@ fn main() -> ExitCode {
     // Of many seeds, each panic is reported with its seed, in one line.
     std::panic::set_hook(Box::new(|_| {}));
     many(&arguments)
+}
+
+/// The clusters of --scale: nodes, volumes and copies.
+const CLUSTERS: [(usize, usize, usize); 10] = [
+    (4, 10, 2),
+    (4, 10, 3),
+    (4, 100, 2),
+    (4, 100, 3),
+    (10, 100, 2),
+    (10, 100, 3),
+    (30, 300, 2),
+    (30, 300, 3),
+    (100, 1000, 2),
+    (100, 1000, 3),
+];
+
+fn measure(arguments: &Arguments) -> ExitCode {
+    let seed = arguments.seed.unwrap_or(arguments.first);
+    let (nodes, volumes, copies) = (arguments.nodes, arguments.volumes, arguments.copies);
+    let clusters: Vec<Cluster> = match (nodes, volumes, copies) {
+        (None, None, None) => CLUSTERS.to_vec(),
+        _ => {
+            vec![(nodes.unwrap_or(4) as usize, volumes.unwrap_or(100) as usize, copies.unwrap_or(3) as usize)]
+        }
+    }
+    .into_iter()
+    .map(|(nodes, volumes, copies)| Cluster { nodes, volumes, copies, seed })
+    .collect();
+    if clusters.iter().any(|cluster| cluster.nodes < LEAST_NODES || cluster.copies < 2) {
+        eprintln!("a cluster that is measured has at least {LEAST_NODES} nodes and 2 copies of each volume");
+        return ExitCode::from(2);
+    }
+    let mut all = Vec::new();
+    for cluster in clusters {
+        let began = Instant::now();
+        let measured = scale::measure(cluster, arguments.leave_out);
+        let Cluster { nodes, volumes, copies, .. } = cluster;
+        eprintln!(
+            "{nodes} nodes, {volumes} volumes, {copies} copies: simulated in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
+        if !arguments.json {
+            tell!("{}", scale::print::cluster(&measured));
+        }
+        all.push(measured);
+    }
+    if arguments.json {
+        tell!("{}", serde_json::to_string_pretty(&all).expect("it has numbers and names"));
+    } else if all.len() > 1 {
+        tell!("{}", scale::print::growth(&all));
+    }
+    if all.iter().any(|measured| !measured.violations.is_empty()) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn report(seed: u64, verdict: &Verdict) {

@@ -29,4 +29,25 @@ impl Clock {
     pub(crate) fn at(&self, now: Time) -> Moment {
         Moment(self.began + (u128::from(now) * u128::from(self.rate) / 1_000_000) as u64)
     }
+
+    /// The simulated moment at which it shows this, or a moment later.
+    pub(crate) fn when(&self, shows: Moment) -> Time {
+        let since = u128::from(shows.0.saturating_sub(self.began));
+        (since * 1_000_000).div_ceil(u128::from(self.rate)) as Time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_shows_a_moment_when_it_says_so() {
+        let mut rng = Rng::new(3);
+        for _ in 0..1_000 {
+            let (clock, now) = (Clock::new(&mut rng), rng.below(1 << 40));
+            let when = clock.when(clock.at(now));
+            assert!(when <= now && now - when <= 1 && clock.at(when) >= clock.at(now));
+        }
+    }
 }
