@@ -43,6 +43,7 @@ const SETTINGS: Settings = Settings {
     scrub: 1 << 20,
     together: 64,
     ranges: 64,
+    is_promised: false,
 };
 
 fn devices(path: &Path) -> Devices {
