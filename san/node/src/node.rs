@@ -36,11 +36,12 @@ pub(crate) mod refusals;
 pub(crate) mod security;
 mod sessions;
 pub(crate) mod sockets;
+mod unproved;
 mod unusable;
 mod volume_sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -67,6 +68,7 @@ use life::{begin_life, cluster_id, spin, start_loop, who_is};
 use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
+use unproved::{Entered, Unproved};
 use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;
@@ -171,6 +173,8 @@ pub(crate) struct NodeState {
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
+    /// Connections that have not proved who they are yet.
+    pub(crate) unproved: Unproved,
     /// Requests of the API that were refused.
     pub(crate) refusals: Refusals,
     /// Volumes of which an attach was ordered here.
@@ -377,6 +381,13 @@ impl Node {
 
     pub(crate) fn config(&self) -> &Config {
         &self.0.config
+    }
+
+    /// A connection comes from an address, and has not proved who it is. `None` if too many do.
+    pub(crate) fn enter_unproved(&self, from: IpAddr) -> Option<Entered> {
+        let state = self.state();
+        let is_node = state.catalog.nodes.values().any(|(node, _)| node.peer.ip() == from);
+        state.unproved.enter(from, is_node)
     }
 
     /// The loop to which a volume belongs.

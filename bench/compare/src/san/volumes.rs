@@ -17,12 +17,16 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     println!("three nodes with many volumes of 100 MiB that nobody uses, two copies, logs of 32 MiB\n");
-    println!("volumes  made, attached  taken of a device each  status  idle CPU of a node  all serve after a kill");
+    println!(
+        "volumes  made, attached  taken of a device each  status  idle CPU of a node  all serve after a kill"
+    );
     for count in COUNTS {
         let row = one(setting, count)?;
         println!("{row}");
     }
-    println!("\nwanted: 100 in under 20 s; under 48 MiB; under 0.2 s; under 1 % of a core; within 5 s + 10 ms a volume\n");
+    println!(
+        "\nwanted: 100 in under 20 s; under 48 MiB; under 0.2 s; under 1 % of a core; within 5 s + 10 ms a volume\n"
+    );
     Ok(())
 }
 

@@ -28,7 +28,7 @@ use crate::node::{Node, NodeError};
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes at a time; more wait.
-const MOST_HANDSHAKES: usize = 64;
+const MOST_HANDSHAKES: usize = 512;
 /// The unix socket in a node's folder.
 const SOCKET: &str = "api.sock";
 
@@ -130,6 +130,14 @@ async fn accept(node: Node, listener: TcpListener, shaken: mpsc::Sender<(Protect
             }
         };
         let (node, shaken) = (node.clone(), shaken.clone());
+        let Some(entered) = node.enter_unproved(from.ip()) else {
+            node.count_refused(
+                "the API",
+                from.ip(),
+                "too many connections from there have not proved who they are",
+            );
+            continue;
+        };
         tokio::spawn(async move {
             let _permit = permit;
             let Some(trust) = node.trust() else { return };
@@ -137,6 +145,7 @@ async fn accept(node: Node, listener: TcpListener, shaken: mpsc::Sender<(Protect
             match tokio::time::timeout(HANDSHAKE, handshake::accept(stream, trust.api.clone())).await {
                 Ok(Ok((stream, proved))) => {
                     let certificate = proved.certificate.as_ref().map(fingerprint);
+                    drop(entered);
                     let _ = shaken.send((ProtectedStream { stream, certificate }, from)).await;
                 }
                 Ok(Err(why)) => node.count_refused("the API", from.ip(), &why.to_string()),

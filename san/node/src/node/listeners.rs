@@ -151,6 +151,13 @@ impl Node {
             tracing::warn!(client = %from, "{from} is disconnected: this node already has {MOST_NEW} new connections from nodes");
             return;
         };
+        let Some(entered) = self.enter_unproved(from.ip()) else {
+            return self.count_refused(
+                "the port for nodes",
+                from.ip(),
+                "too many connections from there have not proved who they are",
+            );
+        };
         tokio::spawn(async move {
             // A node that looks whether it reaches this one closes the connection at once.
             let mut first = [0];
@@ -162,6 +169,7 @@ impl Node {
                 Ok(taken) => taken,
                 Err(why) => return self.count_refused("the port for nodes", from.ip(), &why),
             };
+            drop(entered);
             let mut bytes = [0; Preamble::BYTES];
             let read = tokio::time::timeout(CHOOSES, stream.read_exact(&mut bytes)).await;
             if !matches!(read, Ok(Ok(_))) {
@@ -325,7 +333,7 @@ impl Node {
                     Ok(0) | Err(_) => return Ok(None),
                     Ok(read) => login.feed(&buffer[..read]),
                 },
-                LoginStep::List => login.list(&self.exports()),
+                LoginStep::List => login.list(&self.exports(is_safe || stream.is_protected())),
                 LoginStep::StartTls => self.protect_client(stream, from).await?,
                 LoginStep::Export(name) => match self.find(&name, is_safe || stream.is_protected()).await {
                     Ok(volume) => {
@@ -346,9 +354,11 @@ impl Node {
         }
     }
 
-    fn exports(&self) -> Vec<(String, Export)> {
+    /// The volumes that a client may know of.
+    fn exports(&self, is_protected: bool) -> Vec<(String, Export)> {
         let state = self.state();
         let attached = state.catalog.volumes.values().filter(|(volume, _)| volume.attached.is_some());
+        let attached = attached.filter(|(volume, _)| is_protected || !volume.requires_tls);
         attached.map(|(volume, _)| (volume.name.clone(), export_of(volume))).collect()
     }
 
