@@ -21,6 +21,8 @@ const IDLE_TICKS: u64 = 4;
 const STORE_TICKS: u64 = 32;
 /// A step of a store on its device takes less than this.
 const DISK: Time = 60 * US;
+/// A timer fires late by less than this.
+const LATE: Time = 100 * US;
 /// Making whole blocks of what a client writes takes so long.
 const MERGE: Time = 5 * US;
 
@@ -227,6 +229,10 @@ impl World {
         for id in busy.collect::<Vec<_>>() {
             self.wake_store(node, id);
         }
-        self.after(LEASE / 16, Happening::Tick(node, life));
+        // A timer of the node's clock, which fires a little late.
+        let clock = self.nodes[node].clock;
+        let next = clock.when(clock.at(self.now).after(LEASE / 16)).saturating_sub(self.now);
+        let late = self.rng.below(LATE);
+        self.after(next + late, Happening::Tick(node, life));
     }
 }
