@@ -111,9 +111,6 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    if args.api.json && (failed.is_none() || !made.is_empty()) {
-        print_json(&made);
-    }
     if let Some(why) = failed {
         return Err(match made.len() {
             0 => why,
@@ -124,26 +121,25 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
             )),
         });
     }
-    if !args.api.json {
-        say(&made, size, args);
+    let late: Vec<MadeVolume> = made.iter().filter(|volume| args.attach && !volume.served).cloned().collect();
+    if !late.is_empty() {
+        let why = format!(
+            "all {} volumes are made and attached, but {} are not served yet: {}. 'loadline volume show NAME' shows the cause; \
+             the node serves the volume as soon as the cause is gone",
+            made.len(),
+            late.len(),
+            named(&late),
+        );
+        return Ok(complain(Exit::Failed, &why));
     }
-    let late: Vec<&MadeVolume> = made.iter().filter(|volume| args.attach && !volume.served).collect();
-    Ok(match late.len() {
-        0 => Exit::Done,
-        count => complain(
-            Exit::Failed,
-            &format!(
-                "{count} of {} volumes are attached and not served yet: {}. 'loadline volume show NAME' shows the cause; \
-                 the node serves the volume as soon as the cause is gone",
-                made.len(),
-                named(&late.into_iter().cloned().collect::<Vec<_>>()),
-            ),
-        ),
+    Ok(match args.api.json {
+        true => print_json(&made),
+        false => say(&made, size, args),
     })
 }
 
 /// Says what was made, and where it is attached.
-fn say(made: &[MadeVolume], size: ByteSize, args: &Create) {
+fn say(made: &[MadeVolume], size: ByteSize, args: &Create) -> Exit {
     let volumes = match made {
         [one] => format!("volume {} of {size} is", one.volume),
         _ => format!("{} volumes of {size} are", made.len()),
@@ -160,7 +156,7 @@ fn say(made: &[MadeVolume], size: ByteSize, args: &Create) {
         true => format!("{volumes} made and attached: {}", nodes.join(", ")),
         false => format!("{volumes} made ({}); next: loadline volume attach NAME", named(made)),
     };
-    args.api.done(&done);
+    args.api.done(&done)
 }
 
 /// The first names.

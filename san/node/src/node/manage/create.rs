@@ -146,7 +146,7 @@ impl Node {
             true => self.wait_until_all_served(&planned).await?,
             false => BTreeSet::new(),
         };
-        self.wait_until_seen(&checked.wanted.names).await;
+        self.wait_until_seen(&checked.wanted.names, attach && served.len() == planned.len()).await;
         let state = self.state();
         let node = |id: u32| state.catalog.nodes.get(&id).map(|(node, _)| node.name.clone());
         let made = planned.iter().zip(&checked.wanted.names).map(|(of, name)| MadeVolume {
@@ -192,13 +192,18 @@ impl Node {
         }
     }
 
-    /// Waits until all nodes report of new volumes' copies, but not for long: then their state is known to clients of the API.
-    async fn wait_until_seen(&self, names: &[String]) {
+    /// Waits until all nodes report of new volumes' copies, and that volumes are `served` if they are, but not for long: then their state
+    /// is known to clients of the API, and owners let clients in.
+    async fn wait_until_seen(&self, names: &[String], served: bool) {
         let begun = Instant::now();
         self.reconcile_soon();
         let names: BTreeSet<&String> = names.iter().collect();
-        let is_seen =
-            |volume: &VolumeView| !names.contains(&volume.name) || volume.health != Some(Health::Unknown);
+        let is_seen = |volume: &VolumeView| match volume.health {
+            _ if !names.contains(&volume.name) => true,
+            Some(Health::Unknown) => false,
+            Some(Health::Waiting) => !served,
+            _ => true,
+        };
         while begun.elapsed() < SEEN {
             if self.status().await.is_ok_and(|status| status.volumes.iter().all(is_seen)) {
                 return;
