@@ -53,7 +53,7 @@ impl AlignedBuffer {
     /// # Safety
     /// Nothing refers to any of it, and the kernel does no I/O with it.
     pub unsafe fn forget(&self) {
-        // SAFETY: the region is mapped, and is this value's; and nobody refers to what changes, as the caller says.
+        // SAFETY: the region is mapped, and is this value's; and no reference to what changes exists, as the caller says.
         let _ = unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTNEED) };
     }
 

@@ -313,7 +313,7 @@ impl Replica {
             return Ok(());
         }
         if matches!(message, ToReplica::Release) {
-            // Also of who was deposed: that is whom the next owner waits for.
+            // Also of an owner that was deposed: the next owner waits for its lease.
             let released = self.grants.released(from.owner, from.epoch, now);
             if released && let Work::Sealing(until) = &mut self.work {
                 *until = self.grants.end().min(*until);
@@ -355,7 +355,7 @@ impl Replica {
     }
 
     fn is_below_promise(&self, from: &FromOwner) -> bool {
-        // Who wants to be the next owner has an epoch above all that were ever committed.
+        // A node that wants to be the next owner has an epoch above all that were ever committed.
         from.epoch < self.promise.epoch || from.owner != self.promise.owner && from.epoch <= self.epoch
     }
 
@@ -471,7 +471,7 @@ impl Replica {
 
     fn seal<D>(&mut self, now: Moment, from: &FromOwner, out: &mut Vec<Action<D>>) {
         if left_out(Rule::T5) {
-            // It reports, and goes on following whom it follows.
+            // It reports, and follows the same owner as before.
             self.work = Work::Sealing(now);
             self.work_on(now, out);
             return;

@@ -173,7 +173,7 @@ pub(crate) struct NodeState {
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
-    /// Connections that have not proved who they are yet.
+    /// Connections whose other side has not proved its identity yet.
     pub(crate) unproved: Unproved,
     /// Requests of the API that were refused.
     pub(crate) refusals: Refusals,
@@ -383,7 +383,7 @@ impl Node {
         &self.0.config
     }
 
-    /// A connection comes from an address, and has not proved who it is. `None` if too many do.
+    /// A connection comes from an address, and its other side has not proved its identity. `None` if too many do.
     pub(crate) fn enter_unproved(&self, from: IpAddr) -> Option<Entered> {
         let state = self.state();
         let is_node = state.catalog.nodes.values().any(|(node, _)| node.peer.ip() == from);

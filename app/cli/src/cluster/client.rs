@@ -90,7 +90,7 @@ impl Api {
     fn ask<B: Serialize, T: DeserializeOwned>(&self, path: &str, method: &Method<B>) -> Result<T, Failed> {
         let mut api = self.api.clone();
         let access = self.access.clone().or_else(|| self.api.own_access());
-        // Who is asked names the one that does it; which may have changed when that is asked.
+        // A node that cannot do it names the one that can; that may have changed when the request arrives there.
         for _ in 0..4 {
             let Answer { cluster, answer } = ask_one(&api, access.as_deref(), path, method)?;
             if let Some(cluster) = &cluster {

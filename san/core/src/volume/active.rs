@@ -80,8 +80,8 @@ impl<D: Clone> Active<D> {
         let swap = c.swap.as_ref().expect("it has taken over");
         let record = swap.undecided().unwrap_or(swap.settled());
         let ownership = record.epoch;
-        // Who was sealed too late to be compared gets nothing of this ownership: its commit point would bless what it holds and
-        // nobody else does (rule T1).
+        // A replica that was sealed too late to be compared gets nothing of this ownership: its commit point would bless what it holds and
+        // no other replica does (rule T1).
         sessions.retain(|session| record.groups[session.group.0 as usize].in_sync.contains(&session.replica));
         sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
         let mut active = Active {
@@ -174,7 +174,7 @@ impl<D: Clone> Active<D> {
                 }
             }
         }
-        // Who has gone from the record gets nothing more.
+        // A replica that is not in the record any more gets nothing more.
         let named = |session: &ReplicaSession<D>| {
             self.groups[session.group.0 as usize].required.contains(&session.replica)
                 || self.returning.contains_key(&session.replica)
@@ -236,7 +236,7 @@ impl<D: Clone> Active<D> {
         group.kept += data_blocks(&entry);
         let sequence = group.pipeline.issue(Issued { entry, job });
         for session in self.sessions.iter_mut().filter(|session| session.group == index) {
-            // Who has not yet got what comes before gets it all when it is there.
+            // A replica that lacks earlier entries gets all of them when it has those.
             if session.is_open() && session.next == sequence {
                 let returning = self.returning.get_mut(&session.replica);
                 session.send_entries(c, self.ownership, &group.pipeline, returning, out);
@@ -505,7 +505,7 @@ impl<D: Clone> Active<D> {
         let is_member = |group: GroupIndex, replica: &ReplicaId| {
             record.groups[group.0 as usize].in_sync.contains(replica)
         };
-        // Who has joined is a member; whom a person has struck off is nobody.
+        // A replica that has joined is a member; one that a person has removed is none.
         let departed = |returning: &Returning, replica: &ReplicaId| {
             record.groups[returning.group().0 as usize].departed.contains_key(replica)
         };

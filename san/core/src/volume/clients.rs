@@ -119,7 +119,7 @@ impl<D: Clone> Volume<D> {
         let number = record.attachment;
         let may_come = match &mut self.role {
             Role::Watch(_) => !self.c.is_undecided() && self.clients.fence.is_none(),
-            // Who has been told of this claim would not be told that they come.
+            // A store that has this claim already would not get the change that announces these clients.
             Role::Takeover(_) => false,
             Role::Active(_) if self.clients.swap == Some(record.made_by) => true,
             Role::Active(active) => {

@@ -62,7 +62,7 @@ impl<D: Clone> Volume<D> {
         id: ProposalId,
         out: &mut Vec<Action<D>>,
     ) -> Result<(), CommandError> {
-        // All that anybody has promised or known is passed, also what was known before an earlier recovery.
+        // The new epoch is above all that any replica has promised or known, also what was known before an earlier recovery.
         let passed = promised.max(self.c.promised).max(self.c.epoch()).max(self.c.passed);
         let next = record.recovered(id, survivors, passed)?;
         let swap = Swap::new(record)?;

@@ -36,7 +36,7 @@ impl<D: Clone> Active<D> {
                 continue;
             }
             if !group.answers {
-                // With nobody left who answers, whoever comes first is as good as the others. But another node may reach them.
+                // If no member answers, each is as good as the others. But another node may reach them.
                 self.yields |= c.silence.judge(now, &c.times, &group.members, out) == Verdict::Yield;
                 continue;
             }

@@ -184,7 +184,7 @@ impl<D: Clone> Volume<D> {
             Event::Fence => self.fence(now, out),
             Event::Detach => {
                 self.clients = Clients::default();
-                // A person's decision is carried out, whoever comes or goes; nobody was let in since.
+                // A person's decision is carried out, whichever replicas come or go; no client was let in since.
                 if !matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced()) {
                     self.retire(now, Failure::NotAttached, out);
                 }
@@ -388,7 +388,7 @@ impl<D: Clone> Volume<D> {
                 Role::Active(active) => active.committed(&mut self.c, now, out),
             },
             Outcome::Superseded => {
-                // Somebody else's record, which makes somebody else the owner: the swaps of an owner are its own. Who
+                // The record of another node, which makes that node the owner: the swaps of an owner are its own. A node that
                 // has only just begun to claim it did not know the newest record, and tries again.
                 let claims = match &self.role {
                     Role::Watch(_) => !self.stepped_down,
@@ -426,7 +426,7 @@ impl<D: Clone> Volume<D> {
                 Role::Watch(_) => false,
                 // What a person has said of what is left must not be forgotten: the swap may have committed.
                 Role::Takeover(takeover) => !takeover.is_forced(),
-                // While all who must have a write answer, it stands in nobody's way.
+                // While all replicas that must have a write answer, it delays nothing.
                 Role::Active(active) => !active.all_answer(&self.c, now),
             };
             let stuck = self.c.stuck.filter(|_| in_the_way).or(in_the_way.then_some(now));

@@ -181,7 +181,7 @@ impl Silence {
             Some((asked, _)) if asked < last_answer && !left_out(Rule::S1Anew) => true,
             Some((_, within)) if *within < within_ns => true,
             Some((asked, within)) => {
-                // Who has answered may say something else by now; who has not may still do.
+                // A node that has answered may answer something else by now; one that has not may still answer.
                 let lasts = if self.reach(*node).is_some() { times.answer_ns } else { *within };
                 now.since(*asked) >= 2 * lasts.max(times.resend_ns / 4)
             }

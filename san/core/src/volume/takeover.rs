@@ -259,7 +259,7 @@ impl<D: Clone> Takeover<D> {
                     equal.push(replica);
                     return;
                 }
-                // But who is to be kept may have less than it knows to be acknowledged (rule T10).
+                // But the replica that is to be kept may have less than it knows to be acknowledged (rule T10).
                 let commit_point = self.commit_points[&group];
                 let lost =
                     |kept: &ReplicaId| self.reports.get(kept).is_some_and(|report| report.end < commit_point);
@@ -335,7 +335,7 @@ impl<D: Clone> Takeover<D> {
         let Some(record) = c.record() else { return };
         let of_group = |(index, group): (u32, &Group)| {
             if self.forced.contains(&GroupIndex(index)) {
-                // There is nobody to compare it with: what it has lost is lost.
+                // There is no other replica to compare it with: what it has lost is lost.
                 return Merged { members: group.in_sync.iter().copied().collect(), ..Merged::default() };
             }
             let commit_point = self.highest(GroupIndex(index));
@@ -350,7 +350,7 @@ impl<D: Clone> Takeover<D> {
         };
         let merged: Vec<Merged> = (0..).zip(&record.groups).map(of_group).collect();
         if merged.iter().any(|group| group.members.is_empty()) {
-            // Nobody has what is known to be acknowledged. Others may come, or a person must decide.
+            // No replica that reports has what is known to be acknowledged. Others may report, or a person must decide.
             return;
         }
         let failed = self
@@ -518,7 +518,7 @@ impl<D: Clone> Takeover<D> {
             TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
             TakeoverStage::Sealing => {
                 if now.since(self.since) >= c.times.stalled_ns && !self.left_out.is_empty() {
-                    // Nobody else has come: they are all that is left.
+                    // No other replica has reported: these are all that is left.
                     self.left_out.clear();
                     self.seal(c, now, out);
                     return;

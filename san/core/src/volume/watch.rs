@@ -130,13 +130,13 @@ impl Watch {
         if self.asked.is_some_and(|then| now.since(then) < quiet / 4) {
             return false;
         }
-        // The longest quiet that anybody knows of a group is the shortest that its members tell.
+        // For so long no member of the group has heard of an owner: the shortest time that its members report.
         let quiet_of = |group: &Group| {
             let answers = group.in_sync.iter().filter_map(|replica| self.answers.get(replica));
             answers.min().copied()
         };
         let everywhere = record.groups.iter().all(|group| quiet_of(group).is_some());
-        // An owner that reaches only some groups serves nobody.
+        // An owner that reaches only some groups serves no client.
         let is_quiet = everywhere
             && record.groups.iter().any(|group| quiet_of(group) >= Some(quiet))
             && now.since(self.seen.1) >= quiet

@@ -34,7 +34,7 @@ impl Clone for Issued {
     }
 }
 
-/// Whom a certificate is for.
+/// What a certificate is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// A node, by its id, with the addresses and names by which clients call it.

@@ -2,7 +2,7 @@
 //! token's id. The node that joins removes it in the same change that adds the node, so it is used once.
 //!
 //! Whoever has the token and can read the configuration can join until the token is used or has expired; and whoever also has a copy of
-//! the configuration from before that can open the authority in it. That alone lets nobody in: nodes take only connections of nodes that
+//! the configuration from before that can open the authority in it. That alone opens no node: nodes take only connections of nodes that
 //! the configuration names.
 
 use base64::Engine;

@@ -478,8 +478,8 @@ impl Node {
         format!("{} through {through} of volume {volume}", forward.from)
     }
 
-    /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: who has sent the
-    /// client may have known less than this node does now. Why the client is not let in, if it is not.
+    /// A client that came to another node, for a volume that is owned here. If it is not, it is not claimed: the node that has sent
+    /// the client may have known less than this node does now. Why the client is not let in, if it is not.
     async fn take_forwarded(&self, forward: Forward, mut stream: Link) -> Result<(), String> {
         let begun = Instant::now();
         let mut asked = None;

@@ -298,7 +298,7 @@ impl Node {
             self.complain(id, "the configuration orders this replica to be made, but the replica is already open here: the configuration is an older copy");
             return (None, false);
         }
-        // Who wants it is told, and decides.
+        // What wants the replica gets the reason, and decides.
         if replica.refused.is_some() {
             return (None, true);
         }
@@ -412,7 +412,7 @@ impl Node {
         let key = replica.key;
         let forgotten = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("nobody panics with it");
-            // One that only has its id is somebody else's.
+            // One that only has its id is another replica.
             // What it has cannot be read, perhaps; it is not wanted.
             match is_another(&mut devices, &space, ReplicaId(id), key).unwrap_or(false) {
                 true => Ok(()),

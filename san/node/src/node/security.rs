@@ -100,7 +100,7 @@ impl Security {
     }
 }
 
-/// Whom the certificate of a node is for. `names`: more names of its host, by which clients call it.
+/// What the certificate of a node says. `names`: more names of its host, by which clients call it.
 pub(crate) fn subject(id: u32, node: &catalog::Node, names: &[String]) -> Subject {
     let mut addresses: Vec<_> = node.addresses().iter().map(|address| address.ip()).collect();
     addresses.sort();

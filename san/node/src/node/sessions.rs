@@ -247,7 +247,7 @@ impl Node {
         if self.state().sessions.give_up(id) {
             self.end_session(id);
         }
-        // Nothing that is sent here is for anybody.
+        // No more data may arrive by this connection.
         sockets::abort(stream);
     }
 

@@ -88,7 +88,7 @@ mod tests {
     fn what_is_aborted_is_reset_and_not_delivered_to_the_end() {
         let (ours, mut theirs) = pair();
         ours.set_nonblocking(true).unwrap();
-        // More than the other side's kernel takes while nobody reads there.
+        // More than the other side's kernel takes while no program reads there.
         while (&ours).write(&[7; 65536]).is_ok() {}
         let waits = unsent(&ours);
         assert!(waits > 0);

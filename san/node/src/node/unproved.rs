@@ -1,4 +1,5 @@
-//! Connections that have not proved who they are yet: a bounded number from each address, so that a stranger cannot keep others out.
+//! Connections whose other side has not proved its identity yet: a bounded number from each address, so that a stranger cannot keep
+//! others out.
 //!
 //! A node of the cluster may open many at once, since it forwards its clients when their volumes move. A stranger has no reason to.
 

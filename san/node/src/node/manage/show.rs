@@ -364,7 +364,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             (Some(health), note)
         }
     };
-    // Of a volume that is blocked, the record names who owned it once.
+    // Of a volume that is blocked, the record names an owner of the past.
     let owner = record.as_ref().filter(|_| volume.attached.is_some() && (!is_blocked || served.is_some()));
     VolumeView {
         name: volume.name.clone(),
