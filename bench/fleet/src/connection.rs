@@ -1,4 +1,5 @@
-//! The controller's end of the connections: checks that a new connection knows the token, then carries a worker's messages.
+//! The controller's end of the connections: accepts them, and carries the messages of those that have proved that they know the
+//! token ([`crate::greeting`]).
 //!
 //! Every connection is a task of its own, which answers questions about the time at once and sends heartbeats
 //! whatever the controller is busy with. What matters reaches the controller through one bounded queue: a worker
@@ -9,24 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf, split};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use crate::event::LossReason;
 use crate::frame::{self, FrameError, FrameReader, parse};
-use crate::inbound::{ConnectionNumber, Inbound, Refusal};
-use crate::unauthenticated::UnauthenticatedConnections;
-use crate::wire::{
-    AnyHello, Digits, HEARTBEAT, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, SILENCE_LIMIT, Side,
-    ToController, ToWorker,
-};
+use crate::greeting::{Greeted, REFUSAL_LIMIT, greet, refuse};
+use crate::inbound::{ConnectionNumber, Inbound};
+use crate::tls::EncryptedStream;
+use crate::unauthenticated::{AcceptPace, UnauthenticatedConnections};
+use crate::wire::{HEARTBEAT, LONGEST_FRAME, SILENCE_LIMIT, ToController, ToWorker};
 
-/// How long a new connection may take to introduce itself and to prove that it knows the token.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// How long a refusal may take to be sent.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// The most messages to one worker that wait to be sent. The controller gives few orders at a time.
 const ORDERS_WAITING: usize = 64;
 /// Messages of all workers that wait for the controller; then the workers wait.
@@ -42,33 +39,40 @@ pub(crate) struct WorkerConnection {
 }
 
 /// Accepts connections for as long as the controller listens to `inbox`.
-pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::Sender<Inbound>) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    token: Arc<str>,
+    tls: TlsAcceptor,
+    inbox: mpsc::Sender<Inbound>,
+) {
     let unauthenticated = Arc::new(UnauthenticatedConnections::new(inbox.clone()));
+    let mut pace = AcceptPace::new();
     let mut number: ConnectionNumber = 0;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = async { pace.next().await; listener.accept().await } => accepted,
             () = inbox.closed() => return,
         };
         let Ok((stream, from)) = accepted else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let place = match unauthenticated.place(from.ip()) {
-            Ok(place) => place,
-            Err(why) => {
-                unauthenticated.refuse(from, why);
-                continue;
-            }
-        };
         number += 1;
-        let (token, inbox, unauthenticated) = (token.clone(), inbox.clone(), unauthenticated.clone());
+        let mut place = unauthenticated.place(from.ip());
+        let (token, tls, inbox) = (token.clone(), tls.clone(), inbox.clone());
+        let unauthenticated = unauthenticated.clone();
         tokio::spawn(async move {
-            match greet(number, stream, &token, &inbox).await {
-                Ok(Some(connection)) => {
-                    drop(place);
-                    connection.keep().await;
-                }
+            let greeted = tokio::select! {
+                greeted = greet(stream, &tls, &token) => greeted,
+                why = place.taken() => Err(why),
+            };
+            drop(place);
+            let connection = match greeted {
+                Ok(greeted) => admit(number, greeted, &inbox).await,
+                Err(why) => Err(why),
+            };
+            match connection {
+                Ok(Some(connection)) => connection.keep().await,
                 Ok(None) => {}
                 Err(why) => unauthenticated.refuse(from, why),
             }
@@ -76,27 +80,14 @@ pub(crate) async fn accept(listener: TcpListener, token: Arc<str>, inbox: mpsc::
     }
 }
 
-/// Lets a new connection in, or returns why it was refused. `None`: the controller is ending.
-async fn greet(
+/// Asks the controller whether a worker that has the token may join; the error says why it may not. `None`: the controller
+/// is ending.
+async fn admit(
     number: ConnectionNumber,
-    stream: TcpStream,
-    token: &str,
+    greeted: Greeted,
     inbox: &mpsc::Sender<Inbound>,
 ) -> Result<Option<Connection>, String> {
-    let _ = stream.set_nodelay(true);
-    let (reader, mut writer) = split(stream);
-    let mut reader = FrameReader::new(reader, LONGEST_HELLO);
-    let introduced = timeout(HELLO_LIMIT, introduce(&mut reader, &mut writer, token)).await;
-    let hello = match introduced {
-        Err(_) => return Err(format!("it sent no hello within {HELLO_LIMIT:?}")),
-        Ok(Err(Unproved { why, tell })) => {
-            if tell {
-                refuse(&mut writer, Refusal { why: why.clone(), retry: false }).await;
-            }
-            return Err(why);
-        }
-        Ok(Ok(hello)) => hello,
-    };
+    let Greeted { hello, mut reader, mut writer } = greeted;
     let (outgoing, to_send) = mpsc::channel(ORDERS_WAITING);
     let (answer, answered) = oneshot::channel();
     let request = Inbound::JoinRequest { connection: number, hello, outgoing, answer };
@@ -120,76 +111,11 @@ async fn greet(
     }
 }
 
-/// Why a connection has not proved that it knows the token.
-struct Unproved {
-    why: String,
-    /// Whether the reason is sent to it: it speaks frames, and is still connected.
-    tell: bool,
-}
-
-/// The hello of a connection that has proved that it knows the token.
-async fn introduce(
-    reader: &mut FrameReader<ReadHalf<TcpStream>>,
-    writer: &mut WriteHalf<TcpStream>,
-    token: &str,
-) -> Result<Hello, Unproved> {
-    let silent = |why: String| Unproved { why, tell: false };
-    let told = |why: String| Unproved { why, tell: true };
-    let frame = reader.next().await.map_err(|e| silent(e.to_string()))?;
-    let frame = frame.ok_or_else(|| silent("it connected and left without a word".into()))?;
-    let hello = check(&frame).map_err(told)?;
-    let controller = Digits::random().map_err(|e| told(e.message))?;
-    let nonces = Nonces { worker: hello.nonce, controller };
-    let challenge = ToWorker::Challenge { nonce: controller, proof: nonces.proof(token, Side::Controller) };
-    frame::send(writer, &challenge).await.map_err(|e| silent(e.to_string()))?;
-    let wrong = "its token is not the token of this fleet: give the worker the --token of the controller";
-    match reader.next().await {
-        // A worker leaves at this point when the controller's proof does not fit its own token.
-        Ok(None) | Err(FrameError::Broken(_)) => Err(silent(format!(
-            "it closed the connection when it had to prove that it has the token; probably {wrong}"
-        ))),
-        Err(e) => Err(silent(e.to_string())),
-        Ok(Some(frame)) => match parse(&frame) {
-            Ok(ToController::Proof { proof }) if nonces.is_proof(token, Side::Worker, &proof) => Ok(hello),
-            Ok(ToController::Proof { .. }) => Err(told(wrong.into())),
-            _ => Err(told("its second message does not prove that it has the token".into())),
-        },
-    }
-}
-
-/// The hello in the first frame of a connection, if it speaks this protocol.
-fn check(frame: &[u8]) -> Result<Hello, String> {
-    let any: AnyHello = parse(frame).map_err(|_| "its first message is not a worker's hello".to_string())?;
-    if any.hello.protocol != PROTOCOL {
-        return Err(format!(
-            "it speaks version {} of the protocol, and this controller version {PROTOCOL}: use the same version of \
-             loadline for both",
-            any.hello.protocol
-        ));
-    }
-    match parse(frame) {
-        Ok(ToController::Hello(hello)) => Ok(hello),
-        Ok(_) => Err("its first message is not a worker's hello".into()),
-        Err(e) => Err(e.to_string()),
-    }
-}
-
-async fn refuse(writer: &mut WriteHalf<TcpStream>, refusal: Refusal) {
-    let Refusal { why, retry } = refusal;
-    let refused = ToWorker::Refused { protocol: PROTOCOL, why, retry };
-    // A peer that does not read this message changes nothing.
-    let _ = timeout(REFUSAL_LIMIT, async {
-        frame::send(writer, &refused).await?;
-        writer.shutdown().await.map_err(FrameError::from)
-    })
-    .await;
-}
-
 /// A worker's connection.
 struct Connection {
     number: ConnectionNumber,
-    reader: FrameReader<ReadHalf<TcpStream>>,
-    writer: WriteHalf<TcpStream>,
+    reader: FrameReader<ReadHalf<EncryptedStream>>,
+    writer: WriteHalf<EncryptedStream>,
     to_send: mpsc::Receiver<ToWorker>,
     inbox: mpsc::Sender<Inbound>,
 }

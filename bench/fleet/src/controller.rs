@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
+use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{MESSAGES_WAITING, WorkerConnection, accept};
 use crate::error::FleetError;
@@ -24,6 +25,7 @@ use crate::inbound::{ConnectionNumber, Inbound, Refusal};
 use crate::launcher::{AnyLauncher, FleetKind, LaunchContext, LaunchedWorker, Launcher, OpenPlaces};
 use crate::mid_step::MidStepOrder;
 use crate::spec::FleetSpec;
+use crate::tls::controller_config;
 use crate::token::random_token;
 use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 
@@ -115,7 +117,7 @@ impl Controller {
             None => random_token()?.into(),
         };
         let (to_inbox, inbox) = mpsc::channel(MESSAGES_WAITING);
-        tokio::spawn(accept(listener, token.clone(), to_inbox));
+        tokio::spawn(accept(listener, token.clone(), TlsAcceptor::from(controller_config()?), to_inbox));
         events.emit(FleetEvent::Listening { address });
         Ok(Controller {
             address,

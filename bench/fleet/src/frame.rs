@@ -1,5 +1,6 @@
 //! Frames on a byte stream: a length, and so many bytes of JSON. Nothing read is trusted.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,6 +9,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::tls;
 use crate::wire::{LONGEST_FRAME, SILENCE_LIMIT};
 
 /// Bytes of the length in front of a frame.
@@ -20,12 +22,21 @@ const WRITE_LIMIT: Duration = SILENCE_LIMIT;
 /// Why a stream gives no more frames.
 #[derive(Debug, Error)]
 pub(crate) enum FrameError {
-    /// The bytes are no frame of ours.
+    /// The bytes are no frame of ours, or were changed on the way.
     #[error("{0}")]
     Garbage(String),
     /// The connection broke.
     #[error("the connection broke: {0}")]
-    Broken(#[from] std::io::Error),
+    Broken(std::io::Error),
+}
+
+impl From<std::io::Error> for FrameError {
+    fn from(error: std::io::Error) -> FrameError {
+        match tls::meaning(&error) {
+            Some(why) => FrameError::Garbage(why),
+            None => FrameError::Broken(error),
+        }
+    }
 }
 
 /// Takes the first whole frame off the buffer. `None`: there is none yet. Of a frame whose length is out of bounds
@@ -55,7 +66,6 @@ fn looks_like(header: &[u8; HEADER]) -> String {
             "it looks like HTTP".to_string()
         }
         b"SSH-" => "it looks like SSH".to_string(),
-        [0x16, 3, ..] => "it looks like TLS".to_string(),
         other => format!("a length of {} bytes is out of bounds", u32::from_be_bytes(*other)),
     }
 }
@@ -93,7 +103,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 return Ok(Some(frame));
             }
             self.buffer.reserve(READ_AT_ONCE);
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            let read = match self.stream.read_buf(&mut self.buffer).await {
+                // TLS reports in this way an end that the other side did not announce: its process was killed, or the connection
+                // was cut. An end is never a message: what is complete is said by a frame.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => 0,
+                read => read?,
+            };
+            if read == 0 {
                 return match self.buffer.len() {
                     0 => Ok(None),
                     n => Err(FrameError::Garbage(format!(
@@ -118,9 +134,13 @@ pub(crate) async fn send<W: AsyncWrite + Unpin>(
         return Err(FrameError::Garbage(format!("a message of {len} bytes is longer than {LONGEST_FRAME}")));
     }
     bytes[..HEADER].copy_from_slice(&(len as u32).to_be_bytes());
-    let late =
-        || std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing is taken for {WRITE_LIMIT:?}"));
-    timeout(WRITE_LIMIT, stream.write_all(&bytes)).await.map_err(|_| late())??;
+    let late = || std::io::Error::new(ErrorKind::TimedOut, format!("nothing is taken for {WRITE_LIMIT:?}"));
+    let write = async {
+        stream.write_all(&bytes).await?;
+        // An encrypted stream may keep what the socket had no room for.
+        stream.flush().await
+    };
+    timeout(WRITE_LIMIT, write).await.map_err(|_| late())??;
     Ok(())
 }
 
@@ -162,7 +182,6 @@ mod tests {
         for (bytes, word) in [
             (&b"GET / HTTP/1.1\r\n"[..], "HTTP"),
             (b"SSH-2.0-OpenSSH", "SSH"),
-            (b"\x16\x03\x01\x02", "TLS"),
             (b"\xff\xff\xff\xff", "4294967295"),
             (b"\0\0\0\0", "a length of 0"),
         ] {

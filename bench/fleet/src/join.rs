@@ -1,4 +1,4 @@
-//! How a worker gets into a fleet: dial, introduce itself, be let in; and again, for a while.
+//! How a worker gets into a fleet: dial, encrypt the connection, introduce itself, be let in; and again, for a while.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,13 +8,15 @@ use serde::Deserialize;
 use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
 
 use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::identity::WorkerId;
+use crate::tls::{self, EncryptedStream};
 use crate::wire::{
-    Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, Nonces, PROTOCOL, Side, ToController, ToWorker,
+    Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, Proven, Side, ToController, ToWorker,
 };
 
 /// How long a controller that is not there yet is tried.
@@ -46,7 +48,8 @@ pub struct WorkerOptions {
 }
 
 /// A connection to the controller that has let this worker in.
-pub(crate) type Joined = (FrameReader<ReadHalf<TcpStream>>, WriteHalf<TcpStream>, WorkerId, IpAddr);
+pub(crate) type Joined =
+    (FrameReader<ReadHalf<EncryptedStream>>, WriteHalf<EncryptedStream>, WorkerId, IpAddr);
 
 /// Why an attempt to join did not succeed.
 enum Failure {
@@ -77,11 +80,12 @@ pub(crate) async fn join(options: &WorkerOptions, tell: &mut dyn FnMut(&str)) ->
             "\"{address}\" is no address of a controller: give --join HOST:PORT, as the controller prints it"
         )));
     }
+    let connector = TlsConnector::from(tls::worker_config());
     let deadline = Instant::now() + JOIN_LIMIT;
     let mut pause = FIRST_PAUSE;
     let mut reported = false;
     loop {
-        let attempt = timeout(ATTEMPT_LIMIT, attempt(options)).await;
+        let attempt = timeout(ATTEMPT_LIMIT, attempt(options, &connector)).await;
         let why = match attempt
             .unwrap_or_else(|_| Err(Failure::Again(format!("no answer in {ATTEMPT_LIMIT:?}"))))
         {
@@ -119,13 +123,20 @@ fn hello(options: &WorkerOptions, nonce: Digits) -> ToController {
     })
 }
 
-async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
+async fn attempt(options: &WorkerOptions, connector: &TlsConnector) -> Result<Joined, Failure> {
     let (address, token) = (&options.join, &options.token);
     let again = |e: &dyn std::fmt::Display| Failure::Again(e.to_string());
     let nonce = Digits::random().map_err(Failure::Final)?;
     let stream = TcpStream::connect(address).await.map_err(|e| again(&e))?;
     stream.set_nodelay(true).map_err(|e| again(&e))?;
     let ip = stream.local_addr().map_err(|e| again(&e))?.ip();
+    let (stream, channel) = tls::connect(connector, stream).await.map_err(|e| match tls::meaning(&e) {
+        Some(why) => Failure::Final(FleetError::usage(format!(
+            "the program that listens at {address} is not a Loadline controller, or one of another version: the handshake of the \
+             encrypted connection failed ({why})"
+        ))),
+        None => Failure::Again(format!("the connection ended before it was encrypted ({e})")),
+    })?;
     let (reader, mut writer) = split(stream);
     let mut reader = FrameReader::new(reader, LONGEST_HELLO);
     frame::send(&mut writer, &hello(options, nonce)).await.map_err(|e| again(&e))?;
@@ -134,14 +145,14 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
         (frame, other) => return Err(refused(address, &frame, other.ok())),
     };
     // Before anything else is believed: otherwise a program without the token could have this worker write to any path.
-    let nonces = Nonces { worker: nonce, controller: challenge };
-    if !nonces.is_proof(token, Side::Controller, &proof) {
+    let proven = Proven { channel, worker: nonce, controller: challenge };
+    if !proven.is_proof(token, Side::Controller, &proof) {
         return Err(Failure::Final(FleetError::usage(format!(
-            "the program that listens at {address} does not have this worker's token: give this worker the --token that the \
-             controller prints, and check that the address is the controller's"
+            "the program that listens at {address} does not have this worker's token, or another program decrypts the connection on \
+             the way: give this worker the --token that the controller prints, and check that the address is the controller's"
         ))));
     }
-    let proof = ToController::Proof { proof: nonces.proof(token, Side::Worker) };
+    let proof = ToController::Proof { proof: proven.proof(token, Side::Worker) };
     frame::send(&mut writer, &proof).await.map_err(|e| again(&e))?;
     match answer(&mut reader).await? {
         (_, Ok(ToWorker::Welcome { worker })) => {
@@ -154,7 +165,7 @@ async fn attempt(options: &WorkerOptions) -> Result<Joined, Failure> {
 
 /// The next frame, and the message in it.
 async fn answer(
-    reader: &mut FrameReader<ReadHalf<TcpStream>>,
+    reader: &mut FrameReader<ReadHalf<EncryptedStream>>,
 ) -> Result<(Vec<u8>, Result<ToWorker, FrameError>), Failure> {
     let frame =
         reader.next().await.map_err(|e| Failure::Again(format!("the program that listens there: {e}")))?;

@@ -3,8 +3,8 @@
 //! A fleet is one controller and many workers. The controller lives inside the program that runs the study (on a
 //! thread of its own, so that nothing the study does makes it late); a worker is a process of the same program,
 //! launched by the fleet or started by a person on any machine with `loadline worker --join`. Either way it dials out
-//! to the controller, the two prove to each other that they have the token, and it carries out orders until the
-//! controller is gone.
+//! to the controller, the two encrypt the connection and prove to each other over it that they have the token, and it
+//! carries out orders until the controller is gone.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -21,6 +21,7 @@
 //! | [`stop`] | waiting that ends on a request to stop |
 //! | [`cpus`] | a list of CPUs, as people write it |
 //! | [`wire`] | the messages between the two, and their schema |
+//! | [`tls`], [`token`] | how the connection is encrypted, and how each side proves that it has the token |
 
 mod cgroup;
 mod clock_offset;
@@ -32,6 +33,7 @@ pub mod event;
 mod event_queue;
 pub mod fleet;
 mod frame;
+mod greeting;
 mod host_cpu;
 mod host_seconds;
 pub mod identity;
@@ -53,6 +55,7 @@ mod step;
 mod step_state;
 pub mod stop;
 mod successors;
+pub mod tls;
 pub mod token;
 mod unauthenticated;
 pub mod wire;

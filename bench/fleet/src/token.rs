@@ -1,9 +1,11 @@
 //! What a worker and its controller share, and how each proves to the other that it has it.
 //!
-//! The token never travels. Each side makes up a nonce, and proves that it knows the token by an HMAC-SHA256, keyed
-//! with the token, of a label of its own and both nonces. The nonces make every proof good for one connection, the
-//! labels keep one side's proof from being sent back as the other's. The controller proves itself first: a worker
-//! obeys no process that merely listens at the right address.
+//! The token never travels. Each side proves that it knows the token by an HMAC-SHA256, keyed with the token, of a
+//! label of its own, the channel binding of the encrypted connection ([`crate::tls`]) and a nonce of each side. A program
+//! in the middle, which has one encrypted connection to each side, has two bindings, so a proof that it forwards is
+//! refused. Bindings and nonces are never used again, so a proof of an earlier connection is refused. The labels keep
+//! one side's proof from being sent back as the other's. The controller proves itself first: a worker obeys no process
+//! that merely listens at the right address.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -21,7 +23,7 @@ const RANDOM_BYTES: usize = 16;
 /// Bytes of a nonce, and of a proof.
 const LEN: usize = Digits::LEN;
 
-/// 32 bytes, which travel as 64 hexadecimal digits: a nonce or a proof.
+/// 32 bytes, which travel as 64 hexadecimal digits: a nonce, a channel binding or a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -39,6 +41,12 @@ impl Digits {
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8; LEN] {
         &self.0
+    }
+}
+
+impl From<[u8; LEN]> for Digits {
+    fn from(bytes: [u8; LEN]) -> Digits {
+        Digits(bytes)
     }
 }
 
@@ -72,16 +80,18 @@ pub enum Side {
     Worker,
 }
 
-/// The nonces of one connection.
+/// What the proofs of one connection cover beside the label of their side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Nonces {
-    /// The one in the worker's hello.
+pub struct Proven {
+    /// The channel binding of the encrypted connection ([`crate::tls::channel_binding`]).
+    pub channel: Digits,
+    /// The nonce in the worker's hello.
     pub worker: Digits,
-    /// The one in the controller's challenge.
+    /// The nonce in the controller's challenge.
     pub controller: Digits,
 }
 
-impl Nonces {
+impl Proven {
     fn mac(&self, token: &str, side: Side) -> Hmac<Sha256> {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(token.as_bytes()).expect("HMAC takes keys of any length");
@@ -90,6 +100,7 @@ impl Nonces {
             Side::Worker => ("loadline worker", &self.controller, &self.worker),
         };
         mac.update(label.as_bytes());
+        mac.update(&self.channel.0);
         mac.update(&first.0);
         mac.update(&second.0);
         mac
@@ -132,32 +143,35 @@ pub fn random_token() -> Result<String, FleetError> {
 mod tests {
     use super::*;
 
-    const NONCES: Nonces = Nonces { worker: Digits([1; LEN]), controller: Digits([2; LEN]) };
+    const PROVEN: Proven =
+        Proven { channel: Digits([9; LEN]), worker: Digits([1; LEN]), controller: Digits([2; LEN]) };
 
     #[test]
-    fn a_proof_is_the_hmac_of_the_label_and_both_nonces() {
+    fn a_proof_is_the_hmac_of_the_label_the_channel_binding_and_both_nonces() {
         // From another implementation (Python's hmac and hashlib).
         assert_eq!(
-            String::from(NONCES.proof("secret-token", Side::Controller)),
-            "475d932c864792de6d83f9c08c35c5e884b2902a801b4932c693315c4e8deb19"
+            String::from(PROVEN.proof("secret-token", Side::Controller)),
+            "37aa79a8ee7258e20112b4e18f0320b914a0fa954fd9e007956b7f6ed999d640"
         );
         assert_eq!(
-            String::from(NONCES.proof("secret-token", Side::Worker)),
-            "3a3704fa79beeebcb9b463f71dfe56b6e93b86b7778e5758cc1908564781ed4b"
+            String::from(PROVEN.proof("secret-token", Side::Worker)),
+            "f9a12df0c27a9672f01f88d7070798bc644007e8b6d789397afa283ceae6b0ed"
         );
     }
 
     #[test]
     fn only_the_whole_token_proves_anything_and_only_on_one_connection_and_side() {
-        let proof = NONCES.proof("secret", Side::Controller);
-        assert!(NONCES.is_proof("secret", Side::Controller, &proof));
-        assert!(!NONCES.is_proof("secret", Side::Worker, &proof), "sent back to the one who made it");
+        let proof = PROVEN.proof("secret", Side::Controller);
+        assert!(PROVEN.is_proof("secret", Side::Controller, &proof));
+        assert!(!PROVEN.is_proof("secret", Side::Worker, &proof), "sent back to the one who made it");
         for wrong in ["", "secre", "secrets", "Secret"] {
-            assert!(!NONCES.is_proof(wrong, Side::Controller, &proof), "{wrong}");
+            assert!(!PROVEN.is_proof(wrong, Side::Controller, &proof), "{wrong}");
         }
-        let another = Nonces { worker: Digits([3; LEN]), ..NONCES };
+        let another = Proven { channel: Digits([3; LEN]), ..PROVEN };
         assert!(!another.is_proof("secret", Side::Controller, &proof));
-        let another = Nonces { controller: Digits([3; LEN]), ..NONCES };
+        let another = Proven { worker: Digits([3; LEN]), ..PROVEN };
+        assert!(!another.is_proof("secret", Side::Controller, &proof));
+        let another = Proven { controller: Digits([3; LEN]), ..PROVEN };
         assert!(!another.is_proof("secret", Side::Controller, &proof));
     }
 

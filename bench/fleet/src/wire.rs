@@ -1,20 +1,22 @@
 //! The messages between controller and worker, and their schema.
 //!
-//! A worker dials out to its controller over TCP and keeps that one connection. Either side sends frames: four
+//! A worker dials out to its controller over TCP and keeps that one connection. It is encrypted with TLS 1.3, with the
+//! controller as the server; its certificate proves nothing ([`crate::tls`]). Inside, either side sends frames: four
 //! bytes of length, big-endian, and then so many bytes of JSON, one [`ToController`] or [`ToWorker`]. The first
 //! frame of a worker is [`ToController::Hello`]; the controller answers with a [`ToWorker::Challenge`], which proves
 //! that it knows the token, the worker proves the same with [`ToController::Proof`], and the controller answers
-//! [`ToWorker::Welcome`]. Instead of either answer it may send [`ToWorker::Refused`]. Then the controller gives orders, numbered, and the worker replies with the order's
-//! number, any number of times; the last reply to an order is one that [ends](Reply::is_last) it. Both sides send
-//! a heartbeat each second, and give the other up when nothing arrives for [`SILENCE_LIMIT`].
+//! [`ToWorker::Welcome`]. Instead of either answer it may send [`ToWorker::Refused`]. Then the controller gives orders,
+//! numbered, and the worker replies with the order's number, any number of times; the last reply to an order is one
+//! that [ends](Reply::is_last) it. Both sides send a heartbeat each second, and give the other up when nothing
+//! arrives for [`SILENCE_LIMIT`].
 //!
-//! The token itself never travels ([`crate::token`]). What follows the welcome is neither encrypted nor
-//! authenticated: an attacker that can change what passes on the network can still take a connection over. On a network that
-//! others use, let the controller listen on 127.0.0.1 and bring workers there through an SSH tunnel
-//! (`ssh -R 4700:127.0.0.1:4700 HOST`).
+//! The token itself never travels ([`crate::token`]). The proofs cover the channel binding of the connection, so they
+//! prove that the two have one encrypted connection, and no program in the middle. Before both proofs neither side does
+//! anything for the other; after them, TLS refuses whatever was changed, repeated or left out on the way.
 //!
 //! In every version of the protocol, `hello.protocol`, `refused.protocol` and `refused.why` keep their place, so that
-//! two versions can detect that they differ.
+//! two versions can detect that they differ. Before version 8 the frames were not encrypted; the controller
+//! answers such a hello with a refusal in the same way.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -35,10 +37,10 @@ use serde::{Deserialize, Serialize};
 use crate::identity::WorkerId;
 use crate::network::NetworkPathSpeed;
 use crate::outcome::HostCpu;
-pub use crate::token::{Digits, Nonces, Side};
+pub use crate::token::{Digits, Proven, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 /// The longest frame of a connection that has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
@@ -170,7 +172,8 @@ pub enum ToWorker {
     Challenge {
         /// Made up for this connection: what the worker's proof must contain.
         nonce: Digits,
-        /// HMAC-SHA256, with the token as its key, of `loadline controller`, the worker's nonce and this one.
+        /// HMAC-SHA256, with the token as its key, of `loadline controller`, the channel binding, the worker's nonce and
+        /// this one.
         proof: Digits,
     },
     /// The worker is in.
@@ -222,7 +225,8 @@ pub enum ToController {
     Hello(Hello),
     /// The answer to a challenge: I know the token too.
     Proof {
-        /// HMAC-SHA256, with the token as its key, of `loadline worker`, the controller's nonce and the worker's.
+        /// HMAC-SHA256, with the token as its key, of `loadline worker`, the channel binding, the controller's nonce and
+        /// the worker's.
         proof: Digits,
     },
     /// I am here.

@@ -7,8 +7,7 @@ use std::time::Duration;
 use loadline_base::clock::Nanos;
 use loadline_load::host::Inventory;
 use nix::sys::signal::{SigSet, Signal};
-use tokio::io::WriteHalf;
-use tokio::net::TcpStream;
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -21,6 +20,7 @@ use crate::identity::WorkerId;
 use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::process::is_orphan;
+use crate::tls::EncryptedStream;
 use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, ToWorker, WorkerOrder};
 
 /// How long an I/O in flight is waited for when the worker ends; then the process ends with it.
@@ -114,7 +114,7 @@ impl Interruption {
 struct Session {
     controller: String,
     id: WorkerId,
-    writer: WriteHalf<TcpStream>,
+    writer: WriteHalf<EncryptedStream>,
     load: LoadThread,
     /// Tells the load thread to leave off what it does.
     stop: Arc<AtomicBool>,
@@ -132,7 +132,12 @@ struct Session {
 }
 
 impl Session {
-    fn new(controller: String, id: WorkerId, writer: WriteHalf<TcpStream>, load: LoadThread) -> Session {
+    fn new(
+        controller: String,
+        id: WorkerId,
+        writer: WriteHalf<EncryptedStream>,
+        load: LoadThread,
+    ) -> Session {
         Session {
             controller,
             id,
@@ -152,7 +157,7 @@ impl Session {
     /// Carries out orders until the controller dismisses the worker or is gone.
     async fn obey(
         &mut self,
-        mut reader: FrameReader<tokio::io::ReadHalf<TcpStream>>,
+        mut reader: FrameReader<ReadHalf<EncryptedStream>>,
         interrupted: &mut Interruption,
     ) -> Result<(), FleetError> {
         let mut tick = interval(HEARTBEAT);

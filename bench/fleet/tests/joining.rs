@@ -50,7 +50,7 @@ fn garbage_on_the_port_is_reported_once_each_and_disturbs_no_worker() {
     let rejected = events.rejected();
     assert_eq!(rejected.len(), 5, "{rejected:?}");
     assert!(rejected[0].contains("HTTP"), "{rejected:?}");
-    assert!(rejected.iter().any(|why| why.contains("sent no hello")), "{rejected:?}");
+    assert!(rejected.iter().any(|why| why.contains("did not prove within 5s")), "{rejected:?}");
 }
 
 fn refusal(answer: &ToWorker) -> (&str, bool) {
@@ -144,24 +144,6 @@ fn waiting_for_workers_can_be_given_up() {
     });
     let gone = TcpStream::connect(events.address());
     assert!(gone.is_err(), "the controller has ended when the future is dropped");
-}
-
-#[test]
-fn a_worker_that_sends_back_the_controllers_own_proof_is_not_let_in() {
-    let events = Events::default();
-    let here = events.clone();
-    let stranger = thread::spawn(move || {
-        let mut wire = common::Wire::connect(here.address());
-        wire.send(&ToController::Hello(hello("a"))).unwrap();
-        let Some(ToWorker::Challenge { proof, .. }) = wire.receive(Duration::from_secs(5)).unwrap() else {
-            panic!("no challenge")
-        };
-        wire.send(&ToController::Proof { proof }).unwrap();
-        wire.receive::<ToWorker>(Duration::from_secs(5)).unwrap().unwrap()
-    });
-    let error = run(Fleet::start(joined(1, TimeSpan::seconds(2)), events.sink())).unwrap_err();
-    assert!(error.message.contains("0 of 1"), "{error}");
-    assert!(refusal(&stranger.join().unwrap()).0.contains("token"));
 }
 
 #[test]

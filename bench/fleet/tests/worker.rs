@@ -6,27 +6,11 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Events, TOKEN, Wire, job, joined, run};
+use common::{Events, TOKEN, Wire, challenge, job, joined, options, run, work};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::wire::{Digits, FileToMake, Nonces, Reply, Side, ToController, ToWorker, WorkerOrder};
-use loadline_fleet::{ErrorKind, Fleet, FleetError, NetworkPath, WorkerId, WorkerOptions, run_worker};
-
-fn options(join: String, name: &str) -> WorkerOptions {
-    WorkerOptions {
-        join,
-        token: TOKEN.into(),
-        name: Some(name.into()),
-        node: None,
-        cpus: None,
-        cgroups: Vec::new(),
-        child: false,
-    }
-}
-
-fn work(join: String, name: &'static str) -> thread::JoinHandle<Result<(), FleetError>> {
-    thread::spawn(move || run_worker(options(join, name), &mut |_| {}))
-}
+use loadline_fleet::wire::{FileToMake, Reply, Side, ToController, ToWorker, WorkerOrder};
+use loadline_fleet::{ErrorKind, Fleet, NetworkPath, WorkerId, run_worker};
 
 #[test]
 fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
@@ -91,25 +75,12 @@ fn a_fleet_of_real_workers_makes_files_fills_measures_and_cleans_up() {
     });
 }
 
-/// Reads a hello, and answers as a controller with this token does.
-fn challenge(wire: &mut Wire, token: &str) -> Nonces {
-    let worker = match wire.receive(Duration::from_secs(5)).unwrap() {
-        Some(ToController::Hello(hello)) => hello.nonce,
-        other => panic!("{other:?}"),
-    };
-    let nonces = Nonces { worker, controller: Digits::random().unwrap() };
-    let proof = nonces.proof(token, Side::Controller);
-    wire.send(&ToWorker::Challenge { nonce: nonces.controller, proof }).unwrap();
-    nonces
-}
-
 /// A controller that lets one worker in, hands it a job, and then does what the test says.
 fn controller(listener: TcpListener, order: Option<WorkerOrder>) -> Wire {
-    let (stream, _) = listener.accept().unwrap();
-    let mut wire = Wire::new(stream);
-    let nonces = challenge(&mut wire, TOKEN);
+    let mut wire = Wire::accept(&listener);
+    let proven = challenge(&mut wire, TOKEN);
     match wire.receive(Duration::from_secs(5)).unwrap() {
-        Some(ToController::Proof { proof }) => assert!(nonces.is_proof(TOKEN, Side::Worker, &proof)),
+        Some(ToController::Proof { proof }) => assert!(proven.is_proof(TOKEN, Side::Worker, &proof)),
         other => panic!("{other:?}"),
     }
     wire.send(&ToWorker::Welcome { worker: WorkerId("a".into()) }).unwrap();
@@ -217,7 +188,7 @@ fn a_listener_without_the_token_learns_nothing_and_orders_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let worker = work(address.clone(), "a");
-        let mut wire = Wire::new(listener.accept().unwrap().0);
+        let mut wire = Wire::accept(&listener);
         match act {
             0 => {
                 let hello: Option<serde_json::Value> = wire.receive(Duration::from_secs(5)).unwrap();

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,33 +10,63 @@ use std::time::{Duration, Instant};
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::wire::{
-    Digits, Hello, Measured, Nonces, PROTOCOL, Reply, Side, ToController, ToWorker, WorkerOrder,
+    Digits, Hello, Measured, PROTOCOL, Proven, Reply, Side, ToController, ToWorker, WorkerOrder,
 };
-use loadline_fleet::{EventSink, FleetEvent, FleetSpec, Placement};
+use loadline_fleet::{
+    EventSink, FleetError, FleetEvent, FleetSpec, Placement, WorkerOptions, run_worker, tls,
+};
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_load::{Disk, Job, Target, WritePermission};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_profile::Profile;
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use serde::de::DeserializeOwned;
 
 pub const TOKEN: &str = "the-right-token";
 /// I/Os in each second of a fake worker.
 pub const IOS: u64 = 100;
 
+/// What bytes go through: a socket, or TLS on one.
+pub trait Bytes: Read + Write + Send {}
+impl<T: Read + Write + Send> Bytes for T {}
+
 /// One end of a connection, blocking.
 pub struct Wire {
-    stream: TcpStream,
+    stream: Box<dyn Bytes>,
     buffer: Vec<u8>,
+    /// The channel binding, if the connection is encrypted.
+    pub channel: Digits,
 }
 
 impl Wire {
-    pub fn new(stream: TcpStream) -> Wire {
+    /// A connection that is not encrypted.
+    pub fn plain(stream: TcpStream) -> Wire {
         stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        Wire { stream, buffer: Vec::new() }
+        Wire { stream: Box::new(stream), buffer: Vec::new(), channel: Digits::from([0; 32]) }
     }
 
+    /// The worker's end.
     pub fn connect(address: SocketAddr) -> Wire {
-        Wire::new(TcpStream::connect(address).unwrap())
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut tls = ClientConnection::new(tls::worker_config(), tls::controller_name()).unwrap();
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        let channel = tls::channel_binding(&tls).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        Wire { stream: Box::new(StreamOwned::new(tls, stream)), buffer: Vec::new(), channel }
+    }
+
+    /// The controller's end.
+    pub fn accept(listener: &TcpListener) -> Wire {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut tls = ServerConnection::new(tls::controller_config().unwrap()).unwrap();
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        let channel = tls::channel_binding(&tls).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        Wire { stream: Box::new(StreamOwned::new(tls, stream)), buffer: Vec::new(), channel }
     }
 
     pub fn send(&mut self, message: &impl serde::Serialize) -> std::io::Result<()> {
@@ -94,12 +124,42 @@ pub fn greet_with(address: SocketAddr, hello: Hello, token: &str) -> (Wire, ToWo
     wire.send(&ToController::Hello(hello)).unwrap();
     let mut answer = wire.receive(Duration::from_secs(5)).unwrap().expect("an answer to a hello");
     if let ToWorker::Challenge { nonce: controller, proof } = answer {
-        let nonces = Nonces { worker, controller };
-        assert!(nonces.is_proof(TOKEN, Side::Controller, &proof));
-        wire.send(&ToController::Proof { proof: nonces.proof(token, Side::Worker) }).unwrap();
+        let proven = Proven { channel: wire.channel, worker, controller };
+        assert!(proven.is_proof(TOKEN, Side::Controller, &proof));
+        wire.send(&ToController::Proof { proof: proven.proof(token, Side::Worker) }).unwrap();
         answer = wire.receive(Duration::from_secs(5)).unwrap().expect("an answer to a proof");
     }
     (wire, answer)
+}
+
+/// How a worker of this name is started.
+pub fn options(join: String, name: &str) -> WorkerOptions {
+    WorkerOptions {
+        join,
+        token: TOKEN.into(),
+        name: Some(name.into()),
+        node: None,
+        cpus: None,
+        cgroups: Vec::new(),
+        child: false,
+    }
+}
+
+/// A real worker, on a thread.
+pub fn work(join: String, name: &'static str) -> thread::JoinHandle<Result<(), FleetError>> {
+    thread::spawn(move || run_worker(options(join, name), &mut |_| {}))
+}
+
+/// Reads a hello, and answers as a controller with this token does.
+pub fn challenge(wire: &mut Wire, token: &str) -> Proven {
+    let worker = match wire.receive(Duration::from_secs(5)).unwrap() {
+        Some(ToController::Hello(hello)) => hello.nonce,
+        other => panic!("{other:?}"),
+    };
+    let proven = Proven { channel: wire.channel, worker, controller: Digits::random().unwrap() };
+    let proof = proven.proof(token, Side::Controller);
+    wire.send(&ToWorker::Challenge { nonce: proven.controller, proof }).unwrap();
+    proven
 }
 
 /// What a fake worker does wrong.
