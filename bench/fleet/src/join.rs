@@ -148,8 +148,9 @@ async fn attempt(options: &WorkerOptions, connector: &TlsConnector) -> Result<Jo
     let proven = Proven { channel, worker: nonce, controller: challenge };
     if !proven.is_proof(token, Side::Controller, &proof) {
         return Err(Failure::Final(FleetError::usage(format!(
-            "the program that listens at {address} does not have this worker's token, or another program decrypts the connection on \
-             the way: give this worker the --token that the controller prints, and check that the address is the controller's"
+            "the program that listens at {address} does not have this worker's token, or another program decrypts the \
+             connection on the way: give this worker the --token that the controller prints, and check that the address is \
+             the controller's"
         ))));
     }
     let proof = ToController::Proof { proof: proven.proof(token, Side::Worker) };

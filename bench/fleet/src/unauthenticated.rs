@@ -20,8 +20,8 @@ const MOST: usize = 256;
 /// Those of them that may come from one address: half, so that one host alone cannot use all places. All workers of one
 /// machine come from one address, and one that is dropped tries again.
 const MOST_PER_ADDRESS: usize = 128;
-/// Connections that are accepted in a second; more wait in the listener's queue. Each may cost a handshake, which takes the thread of
-/// the controller some 0.2 ms, and the connections of workers are served by the same thread.
+/// Connections that are accepted in a second; more wait in the listener's queue. Each may cost a handshake on the thread that
+/// also serves the connections of workers.
 const ACCEPTED_PER_SECOND: u32 = 500;
 /// Refused connections that are reported to the controller in a second. The others are counted.
 const REPORTS_PER_SECOND: u32 = 8;

@@ -115,7 +115,7 @@ fn a_worker_whose_controller_closes_the_connection_ends_at_once() {
     let error = worker.join().unwrap().unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(2));
     assert_eq!(error.kind, ErrorKind::Failed);
-    assert!(error.message.contains("is gone"), "{error}");
+    assert!(error.message.contains("is gone (it closed the connection)"), "{error}");
 }
 
 #[test]
