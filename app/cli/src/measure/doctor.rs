@@ -54,8 +54,8 @@ pub(crate) struct Args {
     /// How long to wait until all workers have joined.
     #[arg(long, value_name = "TIME", default_value = "5m", requires = "join")]
     wait: TimeSpan,
-    /// The secret that workers need to join. A token of your own must be as hard to guess as a random one. [default: a
-    /// random token, which is printed]
+    /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to
+    /// guess as a random one. [default: a random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Print JSON, for programs.

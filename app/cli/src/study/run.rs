@@ -72,8 +72,8 @@ pub(crate) struct Args {
     /// Run the commands of the study's [target.external] under your user. --plan prints the commands.
     #[arg(long)]
     run_commands: bool,
-    /// The secret that workers need to join. A token of your own must be as hard to guess as a random one. [default: a
-    /// random token, which is printed]
+    /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to
+    /// guess as a random one. [default: a random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Print the result as JSON, for programs, in place of the table. With --baseline, print the comparison and the

@@ -13,12 +13,12 @@ use crate::process::log::LogArgs;
 /// connection breaks.
 ///
 /// The controller is the `loadline run` of a study whose workers join; `loadline run` prints the address and the
-/// token. Worker and controller prove to each other that they have the token, and never send the token itself. All
-/// later messages are neither encrypted nor authenticated: use a trusted network, or an SSH tunnel.
+/// token. The connection is encrypted (TLS 1.3). Worker and controller prove to each other over it that they have the
+/// token, and never send the token itself. No certificate is needed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline worker --join 192.168.7.1:7400 --token 5be0c3d1\n\n\
-    Through a tunnel, from a host that the controller's host reaches by SSH:\n  \
+    If this host does not reach the controller, through a tunnel from the controller's host:\n  \
     ssh -R 7400:127.0.0.1:7400 HOST loadline worker --join 127.0.0.1:7400 --token 5be0c3d1")]
 pub(crate) struct Args {
     /// The controller's address.
