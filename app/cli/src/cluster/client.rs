@@ -28,7 +28,8 @@ pub(crate) struct Api {
     /// api.sock.
     #[arg(long, value_name = "ADDRESS", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
     pub(crate) api: ApiAddress,
-    /// The file that proves your access to an API at an https address, from 'loadline san access add'.
+    /// The file that proves your access to an API at an https address, from 'loadline san access add'. With the path of a
+    /// node's api.sock none is needed.
     #[arg(long, value_name = "FILE", env = "LOADLINE_ACCESS")]
     access: Option<PathBuf>,
     /// Print JSON.

@@ -75,7 +75,10 @@ pub(super) fn init(args: &Init) -> Exit {
         Ok(Made { id, token }) => {
             say!("cluster {id} is made, in {}", args.cluster);
             let token = token.map_or(String::new(), |token| format!(" --token {token}"));
-            say!("next: loadline san join {} --name node-1 --folder FOLDER{token}", args.cluster);
+            let store = args.cluster.to_string();
+            // A shell takes the ? and the & of the options of an etcd for itself.
+            let store = if store.contains(['?', '&', ' ']) { format!("'{store}'") } else { store };
+            say!("next: loadline san join {store} --name node-1 --folder FOLDER{token}");
             Exit::Done
         }
         Err(why) => complain(Exit::Usage, &why.to_string()),

@@ -161,4 +161,15 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn the_identity_of_a_node_beside_its_socket_is_an_access_to_others() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let address = ApiAddress::Unix(folder.path().join("api.sock"));
+        assert_eq!(address.own_access(), None, "a node of an open cluster has none");
+        let identity = folder.path().join("identity").join("node.pem");
+        std::fs::create_dir(identity.parent().expect("it has one")).expect("there is room");
+        std::fs::write(&identity, "").expect("there is room");
+        assert_eq!(address.own_access(), Some(identity));
+    }
 }

@@ -117,6 +117,17 @@ impl<'a> Judge<'a> {
         self.describe_with(id, self.fault(id))
     }
 
+    /// The same of each of these. Groups of a volume have their replicas on the same nodes, so each text is listed once.
+    fn describe_all(&self, ids: impl Iterator<Item = u64>) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for text in ids.map(|id| self.describe(id)) {
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+        all
+    }
+
     fn describe_with(&self, id: u64, fault: Option<Fault>) -> String {
         let node = self.home(id).map_or("an unknown node".into(), |node| self.name(node));
         match fault {
@@ -404,7 +415,7 @@ impl<'a> Judge<'a> {
         let taking = open.filter(|(_, volume)| volume.doing != Doing::Watching);
         if let Some((node, of)) = taking.max_by_key(|(_, volume)| volume.epoch) {
             let asked = of.members.iter().filter(|member| member.session != SessionView::Answers);
-            let asked: Vec<String> = asked.map(|member| self.describe(member.replica)).collect();
+            let asked = self.describe_all(asked.map(|member| member.replica));
             let from = if asked.is_empty() { "its copies".into() } else { asked.join(" and ") };
             let what = match of.doing {
                 Doing::Claiming | Doing::Activating => "the configuration store".into(),
@@ -426,8 +437,7 @@ impl<'a> Judge<'a> {
             return format!("{} takes the volume over, and waits for {what}", self.name(node));
         }
         let lease = volume.lease_ms as f64 / 1000.0;
-        let members: Vec<String> = record.members().map(|(replica, _)| self.describe(replica.0)).collect();
-        let members = members.join(" and ");
+        let members = self.describe_all(record.members().map(|(replica, _)| replica.0)).join(" and ");
         let last = self.name(record.owner.node.0);
         match self.reports.get(&record.owner.node.0) {
             Some(Err(why)) => format!(

@@ -205,8 +205,9 @@ fn what_is_waited_for_is_named() {
     cluster.must(Health::Waiting, "node-1, which owned the volume, does not answer");
     let of = &mut cluster.node(2).volumes[0];
     of.doing = Doing::Sealing;
-    let asked = LocalMember { replica: 13, required: true, session: SessionView::Asked };
-    of.members = vec![asked];
+    // In each of two groups.
+    of.members =
+        [13, 13].map(|replica| LocalMember { replica, required: true, session: SessionView::Asked }).into();
     cluster.must(Health::Waiting, "node-2 takes the volume over, and waits for the answer of node-3;");
     for node in [2, 3] {
         cluster.reports.insert(node, gone());
