@@ -4,7 +4,8 @@
 //! It needs root; tests that use it are left out without ([`possible`]).
 
 use std::net::Ipv4Addr;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use nix::sched::{CloneFlags, unshare};
@@ -13,6 +14,8 @@ use nix::sched::{CloneFlags, unshare};
 static NETWORKS: AtomicU8 = AtomicU8::new(0);
 /// The address of the test on the network of the hosts.
 const TEST: u8 = 254;
+/// The names of the namespaces begin so, and go on with the id of the process that made them.
+const PREFIX: &str = "loadline-test-";
 /// A link address that no host has.
 const NOWHERE: &str = "02:00:00:00:00:99";
 
@@ -38,9 +41,18 @@ impl Hosts {
     /// So many hosts, each with an address that ends with its number, from 1. This thread, and those that it starts, are on their
     /// network from now on.
     pub(crate) fn new(count: u8) -> Hosts {
-        let process = std::process::id();
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
-        let network = [10, 77, number];
+        Hosts::make([10, 77, number], number, count)
+    }
+
+    /// The same, with the addresses of this network.
+    pub(crate) fn in_network(network: [u8; 3], count: u8) -> Hosts {
+        Hosts::make(network, NETWORKS.fetch_add(1, Ordering::Relaxed), count)
+    }
+
+    fn make(network: [u8; 3], number: u8, count: u8) -> Hosts {
+        remove_leftovers();
+        let process = std::process::id();
         unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
         ip("link set lo up");
         ip("link add hub type bridge");
@@ -48,7 +60,7 @@ impl Hosts {
         ip("link set hub up");
         let mut hosts = Hosts { names: Vec::new(), network };
         for host in 1..=count {
-            let name = format!("loadline-test-{process}-{number}-{host}");
+            let name = format!("{PREFIX}{process}-{number}-{host}");
             ip(&format!("netns add {name}"));
             hosts.names.push(name.clone());
             ip(&format!("link add host{host} type veth peer name eth0 netns {name}"));
@@ -93,8 +105,29 @@ impl Hosts {
         self.neighbour(from, &format!("del {}", self.address(to)));
     }
 
+    /// Takes the host's cable out: nothing that it sends arrives, and nothing arrives there.
+    pub(crate) fn unplug(&self, host: u8) {
+        ip(&format!("link set host{host} down"));
+    }
+
+    /// Puts the cable in again.
+    pub(crate) fn plug(&self, host: u8) {
+        ip(&format!("link set host{host} up"));
+    }
+
     /// The number of the host of the test.
     pub(crate) const TEST: u8 = TEST;
+}
+
+/// Removes the namespaces of runs whose process is dead.
+fn remove_leftovers() {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for name in names.map(|entry| entry.file_name().to_string_lossy().into_owned()) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
 }
 
 fn with_prefix([a, b, c]: [u8; 3], host: u8) -> String {
