@@ -68,7 +68,8 @@ use life::{begin_life, cluster_id, spin, start_loop, who_is};
 use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
-use unproved::{Entered, Unproved};
+pub(crate) use unproved::Entered;
+use unproved::Unproved;
 use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;

@@ -23,6 +23,9 @@ const RECORDS_OF_A_KEY: u64 = 1 << 23;
 /// Memory for what is received.
 const STAGE: usize = 128 << 10;
 
+/// Records in a row that have no data, at most: rustls bears as many.
+const MOST_WITHOUT_DATA: u32 = 32;
+
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
@@ -82,14 +85,14 @@ impl std::fmt::Debug for Renewal {
 type Secrets = Result<(u64, ConnectionTrafficSecrets), rustls::Error>;
 
 impl Renewal {
-    fn to_send(&mut self) -> Secrets {
+    fn next_to_send(&mut self) -> Secrets {
         match self {
             Renewal::Client(connection) => connection.update_tx_secret(),
             Renewal::Server(connection) => connection.update_tx_secret(),
         }
     }
 
-    fn to_receive(&mut self) -> Secrets {
+    fn next_to_receive(&mut self) -> Secrets {
         match self {
             Renewal::Client(connection) => connection.update_rx_secret(),
             Renewal::Server(connection) => connection.update_rx_secret(),
@@ -114,6 +117,14 @@ pub struct Records {
     unopened: Range<usize>,
     /// The other side has said that nothing more comes.
     is_closed: bool,
+    /// Why nothing more is opened: after a record that is refused, the numbers of those behind it prove nothing.
+    refused: Option<RecordError>,
+    /// Records in a row that had no data.
+    without_data: u32,
+    /// The other side has asked for another key, which is owed with the next data. However often it asks, it gets one.
+    owes_key: bool,
+    /// It was said here that nothing more comes.
+    has_closed: bool,
 }
 
 impl Records {
@@ -143,6 +154,10 @@ impl Records {
             opened,
             unopened: unopened_range,
             is_closed: false,
+            refused: None,
+            without_data: 0,
+            owes_key: false,
+            has_closed: false,
         }
     }
 
@@ -155,6 +170,9 @@ impl Records {
 
     /// Seals bytes: they are to be sent next.
     pub fn seal(&mut self, slices: &[IoSlice<'_>]) {
+        if std::mem::take(&mut self.owes_key) {
+            self.change_sealing_key(false);
+        }
         let mut record = None;
         for slice in slices {
             let mut rest: &[u8] = slice;
@@ -202,13 +220,15 @@ impl Records {
         let mut message = KEY_UPDATE.to_vec();
         message.push(asks.into());
         self.seal_record(HANDSHAKE, &message);
-        let next = self.renewal.to_send().expect("a connection of TLS 1.3 has more keys");
+        let next = self.renewal.next_to_send().expect("a connection of TLS 1.3 has more keys");
         self.sealing = Keys::new(next, self.protection());
     }
 
     /// Says that nothing more comes.
     pub fn close(&mut self) {
-        self.seal_record(ALERT, &[1, CLOSE_NOTIFY]);
+        if !std::mem::replace(&mut self.has_closed, true) {
+            self.seal_record(ALERT, &[1, CLOSE_NOTIFY]);
+        }
     }
 
     /// Sealed bytes that are to be sent next.
@@ -274,10 +294,21 @@ impl Records {
     /// Reads data: as much as there is room for, and as was received. How many bytes: 0 if more has to be received, or if the
     /// connection [is closed](Self::is_closed).
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, RecordError> {
+        if let Some(why) = &self.refused {
+            return Err(why.clone());
+        }
         let mut done = 0;
         while done < into.len() {
-            if self.opened.is_empty() && !self.open_next()? {
-                break;
+            if self.opened.is_empty() {
+                match self.open_next() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(why) => {
+                        self.refused = Some(why.clone());
+                        // What came before it is good.
+                        return if done > 0 { Ok(done) } else { Err(why) };
+                    }
+                }
             }
             let some = self.opened.len().min(into.len() - done);
             let from = self.opened.start;
@@ -314,6 +345,11 @@ impl Records {
             return Err(RecordError::Protocol("a record is too long"));
         }
         let (data, kind) = (from + HEAD..from + HEAD + kind_at, inner[kind_at]);
+        // Each costs some computing, and a stranger can send them without end.
+        self.without_data = if kind == DATA && !data.is_empty() { 0 } else { self.without_data + 1 };
+        if self.without_data > MOST_WITHOUT_DATA {
+            return Err(RecordError::Protocol("too many records in a row have no data"));
+        }
         match kind {
             DATA => self.opened = data,
             ALERT => match self.stage[data] {
@@ -333,12 +369,17 @@ impl Records {
     }
 
     fn change_opening_key(&mut self, asks: bool) -> Result<(), RecordError> {
-        let next = self.renewal.to_receive().map_err(|_| RecordError::Protocol("a key cannot be changed"))?;
+        let next =
+            self.renewal.next_to_receive().map_err(|_| RecordError::Protocol("a key cannot be changed"))?;
         self.opening = Keys::new(next, self.protection());
-        if asks {
-            self.change_sealing_key(false);
-        }
+        self.owes_key |= asks;
         Ok(())
+    }
+
+    /// Changes the key, and asks the other side to do the same.
+    #[cfg(test)]
+    pub(crate) fn ask_for_a_key(&mut self) {
+        self.change_sealing_key(true);
     }
 
     /// Changes keys after so many records, so that a test need not send millions.

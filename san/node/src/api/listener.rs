@@ -23,12 +23,14 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::identity::fingerprint;
-use crate::node::{Node, NodeError};
+use crate::node::{Entered, Node, NodeError};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes at a time; more wait.
 const MOST_HANDSHAKES: usize = 512;
+/// A connection by which nothing was received for so long is closed: longer than any request takes.
+const IDLE: Duration = Duration::from_secs(120);
 /// The unix socket in a node's folder.
 const SOCKET: &str = "api.sock";
 
@@ -69,6 +71,10 @@ impl Connected<IncomingStream<'_, ProtectedListener>> for Caller {
 pub(super) struct ProtectedStream {
     stream: Stream<TcpStream>,
     certificate: Option<String>,
+    /// A caller without a certificate counts among those of its address for as long as it is connected.
+    _entered: Option<Entered>,
+    /// Ends when nothing was received for so long.
+    idle: Pin<Box<tokio::time::Sleep>>,
 }
 
 impl AsyncRead for ProtectedStream {
@@ -77,7 +83,18 @@ impl AsyncRead for ProtectedStream {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        if read.is_pending() {
+            return match self.idle.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Poll::Pending => Poll::Pending,
+            };
+        }
+        if into.filled().len() > before {
+            self.idle.as_mut().reset(tokio::time::Instant::now() + IDLE);
+        }
+        read
     }
 }
 
@@ -145,8 +162,10 @@ async fn accept(node: Node, listener: TcpListener, shaken: mpsc::Sender<(Protect
             match tokio::time::timeout(HANDSHAKE, handshake::accept(stream, trust.api.clone())).await {
                 Ok(Ok((stream, proved))) => {
                     let certificate = proved.certificate.as_ref().map(fingerprint);
-                    drop(entered);
-                    let _ = shaken.send((ProtectedStream { stream, certificate }, from)).await;
+                    let entered = Some(entered).filter(|_| certificate.is_none());
+                    let idle = Box::pin(tokio::time::sleep(IDLE));
+                    let stream = ProtectedStream { stream, certificate, _entered: entered, idle };
+                    let _ = shaken.send((stream, from)).await;
                 }
                 Ok(Err(why)) => node.count_refused("the API", from.ip(), &why.to_string()),
                 Err(_) => node.count_refused("the API", from.ip(), "the handshake was not done in time"),

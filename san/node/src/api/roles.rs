@@ -23,13 +23,15 @@ pub(super) async fn refuse_strangers(
 ) -> Response {
     let Caller::Remote { address, certificate } = caller else { return next.run(request).await };
     let now = Instant::now();
-    if node.state().refusals.are_many(address, now) {
+    let by_certificate = node.role_of(certificate.as_deref(), None);
+    // Others at the same address do not shut a node or an operator out.
+    if by_certificate.is_none() && node.state().refusals.are_many(address, now) {
         let seconds = EPISODE.as_secs();
         let message = format!("too many requests of {address} were refused: try again in {seconds} s");
         return refusal(StatusCode::TOO_MANY_REQUESTS, message);
     }
     let token = bearer(request.headers());
-    let role = node.role_of(certificate.as_deref(), token);
+    let role = by_certificate.or_else(|| node.role_of(None, token));
     let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
     let (status, message) = match role {
         Some(role) if role >= needed => return next.run(request).await,

@@ -139,7 +139,7 @@ async fn prove(
 
 impl Node {
     /// Whether a certificate is one of this node, as far as is known.
-    fn is_of(&self, node: u32, certificate: &str) -> bool {
+    pub(super) fn is_of(&self, node: u32, certificate: &str) -> bool {
         let state = self.state();
         state
             .catalog

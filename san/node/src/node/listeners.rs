@@ -175,6 +175,13 @@ impl Node {
             if !matches!(read, Ok(Ok(_))) {
                 return;
             }
+            // It may have been removed while it said nothing. From here on nothing is waited for before it is taken.
+            if let Some(PeerIdentity { node, certificate }) = &peer
+                && !self.is_of(node.0, certificate)
+            {
+                let why = "its certificate was replaced, or it was removed, while it said nothing";
+                return self.count_refused("the port for nodes", from.ip(), why);
+            }
             let is_other = |claimed: NodeId| is_other(peer.as_ref(), claimed, &from);
             if let Some((cluster, session)) = sessions::decode(&bytes) {
                 if !is_other(session.node) {

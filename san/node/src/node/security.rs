@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Node, NodeError};
-use crate::config::ConfigError;
 use crate::config::catalog::{self, Catalog, Cluster, Transport, change};
+use crate::config::{ConfigError, steps};
 use crate::identity::authority::{Issued, Subject};
 use crate::identity::files::{Identity, note_replaced, own_file, was_replaced, write_own};
+use crate::identity::token;
 use crate::identity::trust::Trust;
 use crate::identity::{IdentityError, fingerprint, now};
 
@@ -161,6 +162,18 @@ impl Node {
         Ok(())
     }
 
+    /// Removes invitations that have ended, by this host's clock: that of the host which would use one may be wrong.
+    async fn remove_expired_tokens(&self) {
+        let removed = self.config().call(move |store| {
+            let expired = token::expired(store)?;
+            // Another node may do it at the same time.
+            if expired.is_empty() { Ok(true) } else { steps::each(store, &expired) }
+        });
+        if let Err(error) = removed.await {
+            tracing::debug!("tokens that have expired are not removed now: {error}");
+        }
+    }
+
     /// Renews the certificate in time, and ends what an old one has proved. It goes on until the node ends.
     pub(super) async fn renew_for_ever(&self) {
         let Some(security) = &self.0.security else { return std::future::pending().await };
@@ -185,6 +198,7 @@ impl Node {
                     "the certificate of this node cannot be renewed now, which is tried again: {error}"
                 );
             }
+            self.remove_expired_tokens().await;
             // Other nodes learn of the new one meanwhile.
             tokio::time::sleep(BESIDE).await;
             let alone = vec![security.own()];

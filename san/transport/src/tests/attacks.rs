@@ -164,3 +164,36 @@ fn the_end_is_known_only_if_it_was_said() {
     assert_eq!(opened(&mut theirs, &bytes[bytes.len() - 1..]), Ok(Vec::new()));
     assert!(theirs.is_closed());
 }
+
+/// Whoever is connected can send them: a node must not compute for it without end, nor keep answers that it does not read.
+#[test]
+fn changes_of_keys_without_data_between_are_refused_and_answered_once() {
+    let (mut ours, mut theirs) = records(Protection::Encrypted);
+    let mut bytes = Vec::new();
+    for _ in 0..20 {
+        ours.ask_for_a_key();
+        bytes.extend_from_slice(ours.unsent());
+        let sent = ours.unsent().len();
+        ours.sent(sent);
+    }
+    assert_eq!(opened(&mut theirs, &bytes), Ok(Vec::new()));
+    assert!(theirs.unsent().is_empty(), "no answer before there are data");
+    assert_eq!(
+        opened(&mut ours, &sealed(&mut theirs, &message(10))).unwrap(),
+        message(10),
+        "one change, and then the data"
+    );
+    assert_eq!(opened(&mut theirs, &sealed(&mut ours, &message(10))).unwrap(), message(10));
+    let mut bytes = Vec::new();
+    for _ in 0..100 {
+        ours.ask_for_a_key();
+        bytes.extend_from_slice(ours.unsent());
+        let sent = ours.unsent().len();
+        ours.sent(sent);
+    }
+    assert!(matches!(opened(&mut theirs, &bytes), Err(RecordError::Protocol(_))));
+    assert!(
+        matches!(opened(&mut theirs, &[]), Err(RecordError::Protocol(_))),
+        "and nothing is opened behind it"
+    );
+}
