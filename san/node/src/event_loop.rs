@@ -259,7 +259,7 @@ impl EventLoop {
         Ok((LoopSender { sender, wake }, receiver))
     }
 
-    /// Runs until [`LoopCommand::Stop`](command::LoopCommand::Stop). Fails if the kernel refuses to serve the ring.
+    /// Runs until [`LoopCommand::Stop`]. Fails if the kernel refuses to serve the ring.
     pub fn run(mut self) -> io::Result<()> {
         // What is waited for is shorter than the 50 us by which the kernel may be late otherwise. Where it refuses, it is.
         let _ = nix::sys::prctl::set_timerslack(1);

@@ -21,7 +21,7 @@
 //! | `world::moving` | copies are made anew elsewhere |
 //! | `faults` | what goes wrong, and what is checked |
 //! | [`figures`] | what was measured |
-//! | [`print`] | tables |
+//! | [`mod@print`] | tables |
 
 mod faults;
 pub mod figures;
