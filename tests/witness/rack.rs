@@ -143,12 +143,6 @@ impl Rack {
         drop(host.shell.take());
     }
 
-    /// The host is gone with its disks; what is switched on in its place is empty.
-    pub(crate) fn lose(&mut self, name: &str) {
-        self.power_off(name);
-        fs::remove_dir_all(self.files(name)).expect("its processes have ended");
-    }
-
     /// Takes the cable of a host out.
     pub(crate) fn unplug(&self, name: &str) {
         self.network.unplug(self.host(name).number);
