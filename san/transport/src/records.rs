@@ -273,10 +273,11 @@ impl Records {
         assert!(self.unopened.end <= self.stage.len(), "no more is received than there is room for");
     }
 
-    /// Whether data can be [read](Self::read) without receiving more, or the end was received.
+    /// Whether data can be [read](Self::read) without receiving more, or the end was received, or a record was refused.
     pub fn has_data(&self) -> bool {
         !self.opened.is_empty()
             || self.is_closed
+            || self.refused.is_some()
             || self.next_length().is_some_and(|length| length <= self.unopened.len())
     }
 

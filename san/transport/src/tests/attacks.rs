@@ -197,3 +197,21 @@ fn changes_of_keys_without_data_between_are_refused_and_answered_once() {
         "and nothing is opened behind it"
     );
 }
+
+/// What comes before a forged record is good and is read first; then the refusal is known, though nothing more arrives.
+#[test]
+fn a_forged_record_behind_good_ones_is_refused_without_waiting_for_more() {
+    for protection in BOTH {
+        let (mut ours, mut theirs) = records(protection);
+        let mut bytes = sealed(&mut ours, &message(100));
+        let mut forged_one = sealed(&mut ours, &message(100));
+        forged_one[20] ^= 1;
+        bytes.extend_from_slice(&forged_one);
+        theirs.space()[..bytes.len()].copy_from_slice(&bytes);
+        theirs.received(bytes.len());
+        let mut buffer = [0; 3000];
+        assert_eq!(theirs.read(&mut buffer), Ok(100));
+        assert!(theirs.has_data(), "a loop asks again before it waits for its socket");
+        assert_eq!(theirs.read(&mut buffer), Err(forged()));
+    }
+}
