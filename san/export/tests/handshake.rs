@@ -242,7 +242,7 @@ fn tls_begins_where_it_is_offered_and_once() {
     assert!(matches!(serve(&mut handshake), Ok(Next::Chosen(_))), "options go on without a greeting");
 }
 
-/// Somebody on the way may have added it, and nothing would show that TLS has not protected it.
+/// An attacker on the way may have added it, and nothing would show that TLS has not protected it.
 #[test]
 fn what_was_sent_before_tls_does_not_count_after_it() {
     let (_, next) = starts_tls(&[], &asked(option::LIST, b""));

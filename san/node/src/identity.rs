@@ -1,4 +1,4 @@
-//! Who is who in a cluster: certificates, and what proves that one is invited.
+//! Identities in a cluster: certificates, and what proves an invitation.
 //!
 //! ```text
 //!  authority ── issues ──▶ certificate of a node ── its fingerprint ──▶ configuration (node/<id>)

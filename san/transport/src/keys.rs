@@ -15,7 +15,7 @@ pub enum Protection {
     /// A change of them is noticed, but anyone on the way can read them. The tag covers the head of a record and all of its data: it is
     /// the one that AES-GCM has for the encrypted record, which is not sent. Whoever does not have the key knows neither the encrypted
     /// record nor the tag of another one, so a changed record is as hard to forge as an encrypted one. The tag alone (GMAC) would be
-    /// as good, and takes four times as long with `ring`: its code for vectors is for both together. A tag over a checksum of the data
+    /// as good, and takes longer with `ring`, whose fast code is for encryption and tag together. A tag over a checksum of the data
     /// would not do: a CRC can be kept while the data change.
     Authenticated,
 }

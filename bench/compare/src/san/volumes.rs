@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
-    println!("three nodes with many volumes of 100 MiB that nobody uses, two copies, logs of 32 MiB\n");
+    println!("three nodes with many volumes of 100 MiB that no client uses, two copies, logs of 32 MiB\n");
     println!(
         "volumes  made, attached  taken of a device each  status  idle CPU of a node  all serve after a kill"
     );

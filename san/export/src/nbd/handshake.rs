@@ -267,7 +267,7 @@ impl Handshake {
                 Tls::Begun => self.reply(option, reply::ERR_INVALID, b"TLS has begun already"),
                 Tls::Offered => {
                     self.reply(option, reply::ACK, b"");
-                    // What was agreed on before, somebody on the way may have said.
+                    // An attacker on the way may have sent what was agreed on before.
                     (self.structured, self.allocation) = (false, None);
                     (self.tls, self.state) = (Tls::Begun, State::StartTls);
                 }

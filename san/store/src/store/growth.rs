@@ -94,8 +94,7 @@ impl<D: Data> Store<D> {
             return 0;
         }
         let space = &self.space;
-        let left =
-            self.growth.left.get_or_insert_with(|| space.lock().expect("nobody panics with it").free());
+        let left = self.growth.left.get_or_insert_with(|| space.lock().expect("no holder panics").free());
         u64::from(*left) * u64::from(self.extents.per_chunk())
     }
 

@@ -433,12 +433,12 @@ fn make_records(
 
 /// The record of a volume that no node has owned yet.
 fn new_record(catalog: &Catalog, id: u64, volume: &Volume, layout: Layout) -> Record {
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let none = Owner { node: NodeId(0), incarnation: Incarnation(0) };
     let groups = layout.groups(volume.blocks).expect("it was planned so");
     let mut record = Record {
         epoch: Epoch(1),
-        made_by: ProposalId { by: nobody, number: 0 },
-        owner: nobody,
+        made_by: ProposalId { by: none, number: 0 },
+        owner: none,
         state: RecordState::Active,
         attachment: 0,
         fence: 0,
@@ -462,5 +462,5 @@ pub(in crate::node) fn is_new(record: &Record) -> bool {
     record.owner.incarnation == Incarnation(0) && record.history.claims().is_empty()
 }
 
-/// A volume and its record are two changes beside each other.
+/// A volume and its record are two consecutive changes, so no commit parts them.
 const _: () = assert!(MOST_CHANGES.is_multiple_of(2));
