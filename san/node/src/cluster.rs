@@ -13,7 +13,7 @@ use crate::identity::access::{self, Proof, Role};
 use crate::identity::authority::Authority;
 use crate::identity::files::Identity;
 use crate::identity::token::{self, Token};
-use crate::identity::{IdentityError, fingerprint};
+use crate::identity::{IdentityError, OpenToOthers, fingerprint};
 use crate::node::security::subject;
 use crate::settings::NodeSettings;
 
@@ -57,12 +57,9 @@ pub enum JoinError {
     /// The cluster has none.
     #[error("connections between the nodes of this cluster are open, so it has no tokens: join without one")]
     NoTokens,
-    /// It would be reached from other machines.
-    #[error(
-        "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
-         machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
-    )]
-    Open(SocketAddr),
+    /// It would be reached from other machines, in a cluster whose connections are not protected.
+    #[error(transparent)]
+    Open(#[from] OpenToOthers),
     /// The folder of the node cannot be made or written.
     #[error("{path}: {error}")]
     Folder {
@@ -183,9 +180,7 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
         let mut node = node.clone();
         match (cluster.transport, token) {
             (Transport::Open, None) => {
-                if let Some(address) = own.iter().find(|address| !address.ip().is_loopback()) {
-                    return Err(JoinError::Open(*address));
-                }
+                OpenToOthers::check(&own)?;
             }
             (Transport::Open, Some(_)) => return Err(JoinError::NoTokens),
             (_, None) => return Err(JoinError::NoToken),

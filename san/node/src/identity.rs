@@ -27,6 +27,7 @@ pub mod trust;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::digest::{SHA256, digest};
@@ -50,6 +51,24 @@ pub enum IdentityError {
     /// Certificates cannot be made.
     #[error("a certificate cannot be made: {0}")]
     Made(String),
+}
+
+/// An address of a node that other machines reach, in a cluster whose connections are open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
+     machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
+)]
+pub struct OpenToOthers(SocketAddr);
+
+impl OpenToOthers {
+    /// Fails if one of these is an address that other machines reach.
+    pub(crate) fn check(addresses: &[SocketAddr]) -> Result<(), OpenToOthers> {
+        match addresses.iter().find(|address| !address.ip().is_loopback()) {
+            Some(address) => Err(OpenToOthers(*address)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The fingerprint of a certificate: the SHA-256 of its DER, as 64 hexadecimal digits.

@@ -41,7 +41,7 @@ mod unusable;
 mod volume_sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopError, LoopOptions, LoopSender};
-use crate::identity::IdentityError;
+use crate::identity::{IdentityError, OpenToOthers};
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use life::{begin_life, cluster_id, spin, start_loop, who_is};
@@ -101,11 +101,8 @@ pub enum NodeError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// It would be reached from other machines, in a cluster whose connections are not protected.
-    #[error(
-        "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
-         machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
-    )]
-    Open(SocketAddr),
+    #[error(transparent)]
+    Open(#[from] OpenToOthers),
     /// Another process runs as this node.
     #[error(
         "another process has started as node {0}: this one ends. Each node has one folder, which is used by one process; a copy of it is no \

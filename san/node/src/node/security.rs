@@ -14,7 +14,7 @@ use crate::identity::authority::{Issued, Subject};
 use crate::identity::files::{Identity, note_replaced, own_file, was_replaced, write_own};
 use crate::identity::token;
 use crate::identity::trust::Trust;
-use crate::identity::{IdentityError, fingerprint, now};
+use crate::identity::{IdentityError, OpenToOthers, fingerprint, now};
 
 /// How often it is looked whether the certificate is to be renewed.
 const LOOKS: Duration = Duration::from_secs(60);
@@ -46,10 +46,8 @@ impl Security {
         node: &catalog::Node,
     ) -> Result<Option<Security>, NodeError> {
         if cluster.transport == Transport::Open {
-            return match node.addresses().into_iter().find(|address| !address.ip().is_loopback()) {
-                Some(address) => Err(NodeError::Open(address)),
-                None => Ok(None),
-            };
+            OpenToOthers::check(&node.addresses())?;
+            return Ok(None);
         }
         let identity = Identity::read(&folder, &cluster.id)?;
         let own = fingerprint(&identity.own.certificate);
