@@ -23,9 +23,11 @@ pub(crate) const SPARE: u64 = MOST_EXTENTS + SQUEEZED;
 /// The chunks of a replica's log and data that are not full.
 const BROKEN: u64 = 2;
 
-/// Bytes of the chunks of a device of so many bytes.
+/// Bytes of the chunks of a device of so many bytes. A log takes whole chunks, so a chunk is no larger than a small log: an empty
+/// volume takes little of a large device. Smaller ones would cost: a node reads the table of chunks when it starts, which has 512
+/// bytes for each.
 pub(crate) fn chunk_bytes(device: u64) -> u64 {
-    (device / 512).clamp(1 << 20, 64 << 20).next_power_of_two()
+    (device / 512).clamp(1 << 20, 32 << 20).next_power_of_two()
 }
 
 /// Blocks of data that a chunk has room for.
@@ -73,7 +75,15 @@ mod tests {
         let small = need(64 * MIB / BLOCK, 256 * MIB, device);
         assert_eq!(small, (256 + 64) * MIB / BLOCK + 2 * 15 * 64);
         let large = need(16 << 18, 256 * MIB, 1 << 40);
-        assert_eq!(large, (16 << 18) + 256 * MIB / BLOCK + 2 * 255 * 64);
+        assert_eq!(large, (16 << 18) + 256 * MIB / BLOCK + 2 * 127 * 64);
+    }
+
+    #[test]
+    fn a_log_of_32_mib_takes_32_mib_of_any_device() {
+        for gib in [1u64, 7, 8, 12, 16, 17, 100, 1024, 100 << 10] {
+            let taken = (32 * MIB).next_multiple_of(chunk_bytes(gib << 30));
+            assert_eq!(taken, 32 * MIB, "a device of {gib} GiB");
+        }
     }
 
     #[test]
