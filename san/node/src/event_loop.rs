@@ -63,6 +63,7 @@ use std::time::Duration;
 use loadline_base::limits;
 use loadline_san_core::ids::{Owner, VolumeId};
 use loadline_san_core::lease::Moment;
+use loadline_san_core::message::ToReplica;
 use loadline_san_core::replica;
 use loadline_san_core::volume::{self, Event};
 use loadline_san_device::pool::{Blocks, Class, Pool};
@@ -90,11 +91,14 @@ const WAKE: u32 = 0;
 const STORE_TICK_NS: u64 = 100_000_000;
 /// Unused memory of the pool goes back to the system after so many of these ticks, or twice as many.
 const LET_GO_TICKS: u64 = 50;
+/// So many of these ticks come at once, if the loop was idle when they were due.
+const LATE_TICKS: u32 = 3;
 /// A loop that has not read the clock for so long was stopped.
 const STOPPED_NS: u64 = 1_000_000_000;
 /// Clients that wait for too long are searched for in each of so many ticks.
 const WAITS_TICKS: u64 = 5;
-/// Idle volumes and replicas get one tick of so many: as many as there are in the time between two heartbeats.
+/// Idle volumes and replicas get one tick of so many: as many as there are in the time between two heartbeats. All idle volumes get
+/// the same one, so that their heartbeats go to a node together, and wake it once.
 const IDLE_TICKS: u64 = 4;
 /// Replicas on devices that are not in memory.
 const MOST_STORES: u32 = 4096;
@@ -146,6 +150,16 @@ impl LoopSender {
         // It wakes at the latest when it would have woken anyway.
         self.sender.send(command).is_ok() && self.wake.write(1).is_ok()
     }
+
+    /// Gives several commands, for which it wakes once. False if the loop has ended.
+    pub fn give_all(&self, commands: Vec<LoopCommand>) -> bool {
+        commands.into_iter().all(|command| self.sender.send(command).is_ok()) && self.wake.write(1).is_ok()
+    }
+
+    /// Whether it gives commands to the same loop.
+    pub fn is_same(&self, other: &LoopSender) -> bool {
+        Arc::ptr_eq(&self.wake, &other.wake)
+    }
 }
 
 /// A thread of the data path. See the module.
@@ -172,9 +186,11 @@ pub struct EventLoop {
     /// a lease for its holder, never for its grantor.
     now: Moment,
     next_tick: Moment,
+    next_idle_tick: Moment,
     next_store_tick: Moment,
-    ticks: u64,
     store_ticks: u64,
+    /// When a client's request was last begun here, or a replica here was last asked for more than a lease.
+    worked: Moment,
     stopped: bool,
     // Vectors that are used again.
     requests: Vec<BlockRequest>,
@@ -225,9 +241,10 @@ impl EventLoop {
             together: 0.0,
             now,
             next_tick: now,
+            next_idle_tick: now,
             next_store_tick: now,
-            ticks: 0,
             store_ticks: 0,
+            worked: now,
             stopped: false,
             requests: Vec::new(),
             of_volume: Vec::new(),
@@ -302,11 +319,14 @@ impl EventLoop {
 
     /// Receives from all clients and nodes that are ready now.
     fn receive(&mut self) {
-        let EventLoop { peers, replicas, local, begun, .. } = self;
+        let EventLoop { peers, replicas, local, begun, worked, now, .. } = self;
         let group_of = |id| replicas.group_of(id);
         peers.receive(&mut self.uring, &self.pool, group_of, |message| match message {
             PeerMessage::ToReplica(from, message) => {
-                *begun += 1;
+                if !matches!(message, ToReplica::Heartbeat { .. } | ToReplica::Probe) {
+                    *begun += 1;
+                    *worked = *now;
+                }
                 local.push_back(Local::ToReplica(from, message));
             }
             PeerMessage::ToOwner(from, message) => local.push_back(Local::ToOwner(from, message)),
@@ -378,27 +398,41 @@ impl EventLoop {
         while let Some(id) = self.replicas.take_due(now) {
             self.step_replica(id, replica::Event::Wake);
         }
-        if now >= self.next_tick {
-            self.next_tick = now.after(self.volumes.tick_ns());
-            self.ticks += 1;
-            let due = self.volumes.due(self.ticks);
+        let idle_too = now >= self.next_idle_tick;
+        if idle_too || now >= self.next_tick {
+            let tick_ns = self.volumes.tick_ns();
+            self.next_tick = now.after(tick_ns);
+            if idle_too {
+                self.next_idle_tick = now.after(IDLE_TICKS * tick_ns);
+            }
+            let due = self.volumes.due(idle_too);
             due.into_iter().for_each(|id| self.step_volume(id, Event::Wake));
+        }
+        // An idle loop comes late, and makes up for it. One that was stopped does not.
+        for _ in 0..LATE_TICKS {
+            if now >= self.next_store_tick {
+                self.next_store_tick = self.next_store_tick.after(STORE_TICK_NS);
+                self.tick_stores();
+            }
         }
         if now >= self.next_store_tick {
             self.next_store_tick = now.after(STORE_TICK_NS);
-            self.store_ticks += 1;
-            if self.store_ticks.is_multiple_of(LET_GO_TICKS) {
-                self.pool.let_go();
-            }
-            self.replicas.tick(self.store_ticks);
-            self.end_closing();
-            self.end_traces();
-            self.front_ends.take_late();
-            if self.store_ticks.is_multiple_of(WAITS_TICKS) {
-                self.end_waits();
-            }
         }
         self.work_off();
+    }
+
+    fn tick_stores(&mut self) {
+        self.store_ticks += 1;
+        if self.store_ticks.is_multiple_of(LET_GO_TICKS) {
+            self.pool.let_go();
+        }
+        self.replicas.tick(self.store_ticks);
+        self.end_closing();
+        self.end_traces();
+        self.front_ends.take_late();
+        if self.store_ticks.is_multiple_of(WAITS_TICKS) {
+            self.end_waits();
+        }
     }
 
     /// Replicas that are to be given up go when their devices do nothing for them any more.

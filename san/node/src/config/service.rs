@@ -1,6 +1,6 @@
 //! The store on a thread of its own, so that event loops do not wait for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -143,10 +143,92 @@ impl Waiting {
         }
         self.records.push_back((volume, about, orders));
     }
+
+    /// The reads that come before the next proposal.
+    fn take_reads(&mut self) -> Vec<(VolumeId, Epoch, LoopSender)> {
+        let mut reads = Vec::new();
+        while let Some((volume, about, orders)) = self.records.pop_front() {
+            match about {
+                About::Read(asked_at) => reads.push((volume, asked_at, orders)),
+                About::Propose(..) => {
+                    self.records.push_front((volume, about, orders));
+                    break;
+                }
+            }
+        }
+        reads
+    }
+}
+
+/// Records as they were at a revision of the store. Nodes that watch many volumes read all their records again and again: as long as
+/// nothing has changed, the store is asked for its revision only.
+#[derive(Debug, Default)]
+struct KnownRecords {
+    revision: Option<u64>,
+    records: BTreeMap<VolumeId, Option<Record>>,
+}
+
+impl KnownRecords {
+    /// Answers reads that were all asked for before now. Without an answer, loops ask again.
+    fn answer(
+        &mut self,
+        store: &mut dyn ConfigStore,
+        reads: Vec<(VolumeId, Epoch, LoopSender)>,
+    ) -> Result<(), ConfigError> {
+        let mut answers: Vec<(LoopSender, Vec<LoopCommand>)> = Vec::new();
+        let mut result = Ok(());
+        // One alone would cost no less if the revision was checked.
+        let alone = reads.len() == 1;
+        let mut is_current = false;
+        for (volume, asked_at, orders) in reads {
+            let record = match alone {
+                true => read_record(store, volume).map(|found| found.map(|(record, _)| record)),
+                false => self.read(store, volume, &mut is_current),
+            };
+            let record = match record {
+                Ok(Some(record)) => record,
+                Ok(None) => continue,
+                Err(why) => {
+                    result = Err(why);
+                    break;
+                }
+            };
+            let seen = LoopCommand::Seen(volume, Box::new(record), asked_at);
+            match answers.iter_mut().find(|(of, _)| of.is_same(&orders)) {
+                Some((_, commands)) => commands.push(seen),
+                None => answers.push((orders, vec![seen])),
+            }
+        }
+        for (orders, commands) in answers {
+            orders.give_all(commands);
+        }
+        result
+    }
+
+    /// A record. For the first of several the revision is checked; what is read after that is at least as new.
+    fn read(
+        &mut self,
+        store: &mut dyn ConfigStore,
+        volume: VolumeId,
+        is_current: &mut bool,
+    ) -> Result<Option<Record>, ConfigError> {
+        if !std::mem::replace(is_current, true) {
+            let revision = Some(store.revision()?);
+            if self.revision != revision {
+                *self = KnownRecords { revision, records: BTreeMap::new() };
+            }
+        }
+        if let Some(record) = self.records.get(&volume) {
+            return Ok(record.clone());
+        }
+        let record = read_record(store, volume)?.map(|(record, _)| record);
+        self.records.insert(volume, record.clone());
+        Ok(record)
+    }
 }
 
 fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work>) {
-    let (mut waiting, mut complaint) = (Waiting::default(), None);
+    let (mut waiting, mut known, mut complaint) = (Waiting::default(), KnownRecords::default(), None);
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
         if let Some(done) = waiting.close.take() {
@@ -155,8 +237,12 @@ fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work
             let _ = done.send(());
             return;
         }
-        if let Some((volume, about, orders)) = waiting.records.pop_front() {
-            let answered = answer(&mut *store, volume, about, &orders);
+        let reads = waiting.take_reads();
+        if !reads.is_empty() {
+            let answered = known.answer(&mut *store, reads);
+            complain(&mut complaint, answered.err());
+        } else if let Some((volume, about, orders)) = waiting.records.pop_front() {
+            let answered = propose(&mut *store, volume, about, &orders);
             complain(&mut complaint, answered.err());
         } else if let Some(job) = waiting.jobs.pop_front() {
             job(&mut *store);
@@ -185,22 +271,17 @@ fn complain(complaint: &mut Option<String>, failed: Option<ConfigError>) {
     }
 }
 
-/// Answers a loop. Without an answer it asks again.
-fn answer(
+/// Makes a proposal. Without an answer the loop asks again.
+fn propose(
     store: &mut dyn ConfigStore,
     volume: VolumeId,
     about: About,
     orders: &LoopSender,
 ) -> Result<(), ConfigError> {
-    match about {
-        About::Read(asked_at) => read_record(store, volume).map(|found| {
-            if let Some((record, _)) = found {
-                orders.give(LoopCommand::Seen(volume, Box::new(record), asked_at));
-            }
-        }),
-        About::Propose(record, replaces) => swap(store, volume, &record, replaces)
-            .map(|answer| _ = orders.give(LoopCommand::Swapped(volume, record.made_by, answer, replaces))),
-    }
+    let About::Propose(record, replaces) = about else { return Ok(()) };
+    let answer = swap(store, volume, &record, replaces)?;
+    orders.give(LoopCommand::Swapped(volume, record.made_by, answer, replaces));
+    Ok(())
 }
 
 /// Where the record of a volume is kept.
@@ -318,6 +399,30 @@ mod tests {
             homes: BTreeMap::from([(ReplicaId(9), NodeId(1))]),
             groups: vec![Group { in_sync: BTreeSet::from([ReplicaId(9)]), ..Group::default() }],
         }
+    }
+
+    #[test]
+    fn many_reads_ask_the_store_for_its_revision_and_see_every_change() {
+        let mut store = MemoryStore::default();
+        let ids: Vec<VolumeId> = (1..=3).map(VolumeId).collect();
+        for id in &ids {
+            assert!(store.commit(&[record_change(*id, None, &record(1, 1)).unwrap()]).unwrap());
+        }
+        let (loop_sender, commands) = crate::event_loop::EventLoop::commands().unwrap();
+        let mut known = KnownRecords::default();
+        let mut epochs = |store: &mut MemoryStore| {
+            let reads = ids.iter().map(|id| (*id, Epoch(0), loop_sender.clone())).collect();
+            known.answer(store, reads).unwrap();
+            let seen = commands.try_iter().map(|command| match command {
+                LoopCommand::Seen(_, record, _) => record.epoch.0,
+                other => panic!("{other:?}"),
+            });
+            seen.collect::<Vec<u64>>()
+        };
+        assert_eq!(epochs(&mut store), [1, 1, 1]);
+        assert_eq!(epochs(&mut store), [1, 1, 1]);
+        assert_eq!(swap(&mut store, VolumeId(2), &record(2, 2), Epoch(1)).unwrap(), Answer::Committed);
+        assert_eq!(epochs(&mut store), [1, 2, 1]);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) struct Replicas {
     has_faults: bool,
     /// A person has a replica scrubbed.
     scrubs: bool,
+    /// A store was busy at the last tick.
+    are_busy: bool,
     // Vectors that are used again.
     actions: Vec<Action<Blocks>>,
     sent: Vec<Action<Blocks>>,
@@ -244,10 +246,12 @@ impl Replicas {
     pub(super) fn tick(&mut self, number: u64) {
         let turn = number % IDLE_TICKS;
         let (mut ticked, mut scrubs) = (Vec::new(), false);
+        self.are_busy = false;
         for (id, host) in &mut self.hosts {
             let fast = host.scrubs_fast();
             scrubs |= fast;
             let active = std::mem::take(&mut host.busy) || host.store.is_destaging();
+            self.are_busy |= active || fast;
             if active || fast || id.0 % IDLE_TICKS == turn {
                 host.store.tick();
                 ticked.push(*id);
@@ -258,6 +262,11 @@ impl Replicas {
             self.scrubs = scrubs;
             self.share_out_scrub();
         }
+    }
+
+    /// Whether a store was busy at the last tick, so that every tick counts.
+    pub(super) fn are_busy(&self) -> bool {
+        self.are_busy || !self.closing.is_empty()
     }
 
     // ---- scrubs and faults -----------------------------------------------------------------------------

@@ -127,6 +127,7 @@ impl EventLoop {
             match begun {
                 Begun::Request(request) => {
                     self.begun += 1;
+                    self.worked = self.now;
                     self.step_volume(id, Event::Request(request));
                 }
                 Begun::TooLong(key, slot) => {

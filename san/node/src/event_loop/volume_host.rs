@@ -172,7 +172,8 @@ impl VolumeHost {
     /// Whether something is waited for here, so that every tick counts.
     pub(super) fn is_busy(&self) -> bool {
         let settled = matches!(self.volume.status(), Status::Active | Status::Watching);
-        !settled || !self.at_work.is_empty()
+        let clients_wait = !self.arriving.is_empty() || !self.announced.is_empty();
+        !settled || clients_wait || !self.at_work.is_empty()
     }
 
     /// A request of a client arrives.

@@ -10,7 +10,7 @@ use loadline_san_export::session::Attachment;
 
 use super::command::{OpenVolume, VolumeState};
 use super::volume_host::VolumeHost;
-use super::{IDLE_TICKS, LoopOptions, STORE_TICK_NS};
+use super::{LoopOptions, STORE_TICK_NS};
 
 /// All volumes of one loop: those that this node serves, watches or has replicas of.
 pub(super) struct Volumes {
@@ -96,13 +96,15 @@ impl Volumes {
         self.tick_ns
     }
 
-    /// Volumes that take this tick: those that wait for something each time, and others in their turn.
-    pub(super) fn due(&self, number: u64) -> Vec<VolumeId> {
-        let turn = number % IDLE_TICKS;
-        let due = |(id, host): (&VolumeId, &VolumeHost)| {
-            (host.is_busy() || id.0 % IDLE_TICKS == turn).then_some(*id)
-        };
+    /// Volumes that take this tick: those that wait for something, and with `idle_too` all others.
+    pub(super) fn due(&self, idle_too: bool) -> Vec<VolumeId> {
+        let due = |(id, host): (&VolumeId, &VolumeHost)| (idle_too || host.is_busy()).then_some(*id);
         self.hosts.iter().filter_map(due).collect()
+    }
+
+    /// Whether any volume waits for something, so that every tick counts.
+    pub(super) fn are_busy(&self) -> bool {
+        self.hosts.values().any(VolumeHost::is_busy)
     }
 
     /// How each is.
