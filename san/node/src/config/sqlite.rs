@@ -17,6 +17,8 @@ const FORMAT: u32 = 1;
 const BUSY: Duration = Duration::from_secs(3);
 /// How often a watch checks whether a connection has changed the database: that takes some microseconds.
 const CHECKED: Duration = Duration::from_millis(25);
+/// Each of so many of these checks also looks whether the files are still those that were opened.
+const LOOKS: u32 = 8;
 
 /// A connection to the file of a cluster's configuration.
 #[derive(Debug)]
@@ -223,7 +225,7 @@ impl ConfigStore for SqliteStore {
         // What a store does when it is closed, it alone does: it knows whether the file is still the one that was opened.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(unavailable)?;
         let mut watch =
-            SqliteWatch { connection, path: self.path.clone(), files: self.files.clone(), seen: None };
+            SqliteWatch { connection, path: self.path.clone(), files: self.files.clone(), seen: None, checks: 0 };
         watch.seen = watch.version();
         Ok(Box::new(watch))
     }
@@ -237,13 +239,18 @@ struct SqliteWatch {
     files: Vec<Identity>,
     /// The version of the data that was seen last; `None` if it could not be read.
     seen: Option<i64>,
+    /// How often it was checked.
+    checks: u32,
 }
 
 impl SqliteWatch {
     /// A number that changes when another connection changes the database (`PRAGMA data_version`). `None` if it cannot be read, or the
-    /// files are not those that were opened.
-    fn version(&self) -> Option<i64> {
-        is_same(&self.path, &self.files).ok()?;
+    /// files are found not to be those that were opened.
+    fn version(&mut self) -> Option<i64> {
+        self.checks = self.checks.wrapping_add(1);
+        if self.seen.is_none() || self.checks.is_multiple_of(LOOKS) {
+            is_same(&self.path, &self.files).ok()?;
+        }
         let mut query = self.connection.prepare_cached("PRAGMA data_version").ok()?;
         query.query_row([], |row| row.get(0)).ok()
     }
