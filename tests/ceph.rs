@@ -238,7 +238,7 @@ fn what_cannot_be_opened_is_said(ceph: &Ceph) {
         bench(target, &["-p", profile]).refused(*code, words);
     }
     assert!(begun.elapsed() < LIMIT);
-    // Who may read does, and only that.
+    // A user that may only read can read, and cannot write.
     let target = of(&format!("&user=client.reader&keyring={reader}"));
     is_measured(&bench(&target, &["-p", read, "--json", "-"]));
     bench(&target, &["-p", write, "--destroy-data"]).refused(2, &["client.reader may not", "for writing"]);
@@ -293,7 +293,7 @@ fn who_has_an_image_open_is_left_alone(ceph: &Ceph) {
     bench(&target, &write).refused(2, &refused);
     finish(reader, LIMIT).refused(2, &refused);
     is_measured(&finish(first, LIMIT));
-    // Somebody else's, too.
+    // The lock of another program is respected, too.
     let words = ["bench", "--io-type", "write", "--io-total", "100G", "bench/disk2"];
     let mut other = Command::new("rbd");
     other.args(["--conf", &ceph.file("ceph.conf")]).args(words).stdout(Stdio::null()).stderr(Stdio::null());
@@ -387,7 +387,7 @@ fn a_cluster_that_stops_answering_ends_the_load_and_nothing_hangs(ceph: &Ceph) {
     std::thread::sleep(Duration::from_millis(1500));
     all("stop-osd", &["STOP"]);
     let begun = Instant::now();
-    // Whoever comes now is told that nobody serves the image, and does not hang either.
+    // A client that opens the image now gets an error that names the OSDs, and does not hang either.
     let late = start(["bench", &ceph.uri("disk2"), "-p", "B4-T1-O1-W0-PR"].iter().chain(&QUICK));
     let said = finish(measured, LIMIT);
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
@@ -399,6 +399,6 @@ fn a_cluster_that_stops_answering_ends_the_load_and_nothing_hangs(ceph: &Ceph) {
     assert!(said.out.contains("OSDs that have its objects do not answer"), "{}{}", said.out, said.err);
     finish(late, LIMIT).refused(1, &["OSDs that have its objects do not answer", "ceph health detail"]);
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-    // It comes back, and what was in flight harms nobody.
+    // The OSD continues, and I/Os that were in flight do no harm.
     all("stop-osd", &["CONT"]);
 }

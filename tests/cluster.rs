@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nodes::client::{self, Writers};
 use nodes::{Cluster, run};
 
-/// Nothing that was acknowledged is lost, and nothing old is read, whoever is killed.
+/// No acknowledged write is lost and no old data is read, whichever node is killed.
 #[test]
 fn acknowledged_writes_survive_the_death_of_any_node() {
     let mut cluster = Cluster::start(3);
@@ -37,8 +37,8 @@ fn acknowledged_writes_survive_the_death_of_any_node() {
     journal.check(&cluster.addresses(), "disk");
 }
 
-/// Who gives a volume away gives its leases back, and a process that has ended is known by its address, which refuses connections:
-/// nobody waits until leases are over.
+/// A node that hands a volume over returns its leases, and a process that has ended is recognised by its address, which refuses
+/// connections: no node waits until leases end.
 #[test]
 fn a_volume_moves_and_a_killed_node_is_done_without_before_leases_are_over() {
     const LEASE: Duration = Duration::from_secs(8);
@@ -81,7 +81,7 @@ fn a_small_log_takes_less_at_once_and_loses_nothing() {
         client::write_at_once(addresses[0], "disk", 5).expect_err("it is longer than the log takes");
     assert!(refused.to_string().contains("error 22"), "{refused}");
     client::write_at_once(addresses[0], "disk", 4).expect("it is as long as was said");
-    // By shared memory nobody is told before: the I/O fails, and nothing else.
+    // A client in shared memory does not learn the limit beforehand: only its I/O fails.
     let socket = format!("vhost-user:{}", cluster.vhost_socket(1, "disk").display());
     let bench = |profile: &str| {
         cluster.try_loadline(&["bench", &socket, "--profile", profile, "--destroy-data", "--for", "1s"])
@@ -118,7 +118,7 @@ fn two_of_three_nodes_die_at_once_and_come_back_in_any_order() {
     for round in 0..3u64 {
         writers.wait_for(200);
         let drawn = (seed >> (8 * round)) as u8;
-        // Who is left, and who of the others comes back first.
+        // The seed chooses the node that is left, and which of the others returns first.
         let left = drawn % 3 + 1;
         let mut dead: Vec<u8> = (1..=3).filter(|node| *node != left).collect();
         if drawn & 64 != 0 {
@@ -333,7 +333,7 @@ fn bad_company_harms_nobody_but_itself() {
     writers.wait_for(100);
     nodes::client::misbehave(&cluster.addresses(), "disk");
     writers.wait_for(100);
-    // Somebody new is let in all the same.
+    // A new client is let in all the same.
     run(Command::new("nbdinfo").args(["--size", &format!("nbd://{}:10809/disk", cluster.addresses()[0])]));
     drop(silent);
     stop.store(true, Ordering::Relaxed);

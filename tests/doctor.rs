@@ -154,7 +154,7 @@ impl Fleet {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (tell, said) = mpsc::channel();
         std::thread::spawn(move || {
-            // Whoever listened may have heard enough.
+            // The receiver may be dropped already: then the line is not needed.
             stderr.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
         });
         let mut fleet = Fleet { child, said, address: String::new() };

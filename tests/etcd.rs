@@ -106,7 +106,7 @@ fn losing_etcd_stops_changes_and_not_clients() {
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());
     writers.wait_for(200);
-    // One member of three is missed by nobody.
+    // The cluster works on while one member of three is gone.
     server.kill(0);
     writers.wait_for(200);
     cluster.loadline(&["volume", "create", "other", "--size", "16MiB"]);

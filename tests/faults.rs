@@ -66,7 +66,7 @@ fn a_node_is_killed_and_comes_back_in_one_window_and_its_timeline_is_measured() 
     let moved = &report["steps"][0]["timeline"]["events"][0]["moved"][0];
     assert_eq!(moved["worker"], "node-3/0");
     assert!(["node-1", "node-2"].contains(&moved["to"][0].as_str().unwrap()), "{moved}");
-    assert_eq!(report["steps"][0]["lost_workers"], 0, "who was started again is not lost");
+    assert_eq!(report["steps"][0]["lost_workers"], 0, "a worker that was started again is not lost");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_generator_reads_what_it_wrote_and_a_second_one_is_refused() {
         first.join().expect("it ends")
     });
     assert!(first.0 == 0 || first.0 == 3, "nothing happened to the first: {}", first.1);
-    // When it has gone, and the volume with it, there is nobody.
+    // When the client has gone and the volume is detached, the socket is removed.
     cluster.loadline(&["volume", "detach", "d"]);
     let begun = Instant::now();
     while UnixStream::connect(&socket).is_ok() {

@@ -1,4 +1,4 @@
-//! Clusters whose nodes prove who they are: who is let in, who is not, and what goes on meanwhile.
+//! Clusters whose nodes authenticate each other: which connections are let in, which are refused, and that the cluster serves meanwhile.
 
 mod nodes;
 
@@ -84,7 +84,7 @@ fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
         run(Command::new("nbdcopy").args([&uri(node, &client), text(&read)]));
         assert!(std::fs::read(&read).expect("it was written") == data, "by node {node}");
     }
-    // On its own machine a client needs none: the mode of the socket says who may come.
+    // A client on the node's own machine needs no certificate: the mode of the socket decides which users may connect.
     let local = format!("nbd+unix:///d?socket={}", cluster.node_folder(1).join("nbd.sock").display());
     assert!(nbdinfo(&local).0);
     // Others are not let in.
@@ -219,7 +219,7 @@ fn strangers_do_not_get_in_as_nodes() {
     let mut mixed = identity(&cluster, &ours, 2);
     mixed.own = identity(&other, &theirs, 1).own;
     refused(address, &mixed, "certificate");
-    // A certificate of this cluster's authority that the configuration does not know: whoever has stolen the key of the authority.
+    // A certificate of this cluster's authority that is not in the configuration, as one made with a stolen key of the authority.
     let mut forged = identity(&cluster, &ours, 2);
     let subject =
         loadline_san_node::identity::authority::Subject::Node { id: 2, addresses: vec![], names: vec![] };
@@ -326,7 +326,7 @@ fn the_api_beyond_one_machine_wants_an_access() {
     }
     let listed = cluster.loadline(&["san", "access", "list", "--config", &settings(&cluster, 1)]);
     assert!(listed.contains("bob") && !listed.contains("eve"), "{listed}");
-    // Whoever goes on trying is not looked at any more.
+    // A caller that goes on trying gets 429, and its tokens are not checked any more.
     let tried: Vec<u16> =
         (0..40).map(|_| by_token(address, &authority, "loadline-api-AAAA", "GET")).collect();
     assert!(tried.contains(&429), "{tried:?}");

@@ -32,7 +32,7 @@ fn an_open_loop_at_one_server_gives_what_queueing_theory_says() {
     about(2_000.0 * 20f64.ln(), number(&json, "total/latency_us/p95"), 0.3, "p95");
 }
 
-/// Poisson arrivals at several servers that take the same time for each (M/D/c). At half their load hardly anybody waits; at nine tenths
+/// Poisson arrivals at several servers that take the same time for each (M/D/c). At half their load hardly any I/O waits; at nine tenths
 /// the mean wait is about half of what M/M/c has, by Erlang's formula.
 #[test]
 fn an_open_loop_at_several_servers_gives_what_queueing_theory_says() {

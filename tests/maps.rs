@@ -132,7 +132,7 @@ fn a_map_shows_what_was_written_zeroed_and_trimmed_and_reads_nothing() {
         assert_eq!(map(uri), expected, "from the extents, by {uri}");
     }
     assert_eq!(read_bytes(&cluster, 1), read, "nothing was read");
-    // Who copies reads what is there, and no more.
+    // A copying client reads the ranges that have data, and no more.
     let back = cluster.folder().join("back");
     run(Command::new("nbdcopy").arg(&other).arg(&back));
     let data: u64 = allocated.iter().filter(|range| range.2 == DATA).map(|range| range.1).sum();

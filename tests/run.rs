@@ -270,7 +270,7 @@ fn workers_join_from_anywhere_with_one_command() {
         address = event(&all, "listening").and_then(|e| e["address"].as_str()).unwrap_or_default().into();
         !address.is_empty()
     });
-    // Garbage, a wrong token and silence on the port disturb nobody.
+    // Garbage, a wrong token and silence on the port disturb no worker.
     let mut garbage = TcpStream::connect(&address).unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\xff\xff\xff\xff").unwrap();
     let _silent = TcpStream::connect(&address).unwrap();

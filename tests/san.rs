@@ -151,8 +151,8 @@ fn what_is_no_device_is_said_to_be_none() {
     let path = folder.path().join("device");
     replica(&path, 4);
     let name = path.to_str().unwrap();
-    let nobody = run(["san", "dump", name, "--replica", "8"]);
-    nobody.refused(2, &["no log of replica 8"]);
+    let missing = run(["san", "dump", name, "--replica", "8"]);
+    missing.refused(2, &["no log of replica 8"]);
 
     let held = DeviceFile::open(&path, Duration::ZERO).unwrap();
     let in_use = run(["san", "verify", name]);

@@ -97,7 +97,7 @@ fn copies_move_while_they_are_used() {
     let mut cluster = Cluster::start(4);
     cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--stripes", "2", "--at", "node-1"]);
     cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
-    // One that nobody uses moves too.
+    // A volume that no client uses moves too.
     cluster.loadline(&["volume", "create", "idle", "--size", "16MiB", "--copies", "1", "--at", "node-1"]);
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 2, stop.clone());

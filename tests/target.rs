@@ -108,7 +108,7 @@ fn a_node_is_filled_and_emptied_and_the_rest_goes_on() {
     let more = VolumeSpec { name: "more".into(), copies: 3, ..volume(1) };
     let whole = cluster.health().unwrap();
     cluster.inject(&fault(FaultKind::Fill, "node-2"), &stop).unwrap();
-    assert_eq!(cluster.health().unwrap(), whole, "what fills it is no volume of anybody");
+    assert_eq!(cluster.health().unwrap(), whole, "what fills the device is not a volume of the cluster");
     let full = cluster.volume(&more).unwrap_err();
     assert!(full.message.contains("add a device"), "{full}");
     let twice = cluster.inject(&fault(FaultKind::Kill, "node-2"), &stop).unwrap_err();

@@ -106,8 +106,8 @@ fn requests_are_followed_from_their_arrival_to_their_answer() {
         text.1
     );
 
-    let nobody = cluster.loadline(&["san", "trace", "disk", "--for", "200ms"]);
-    assert!(nobody.contains("no client sent a request within 200ms"), "{nobody}");
+    let idle = cluster.loadline(&["san", "trace", "disk", "--for", "200ms"]);
+    assert!(idle.contains("no client sent a request within 200ms"), "{idle}");
     for (wrong, why) in
         [(["--requests", "0"], "1 to 1000"), (["--for", "2m"], "60000 ms"), (["--for", "90d"], "1m")]
     {

@@ -204,7 +204,7 @@ fn an_owner_that_missed_a_claim_of_another_node_finds_it_in_the_configuration() 
     store.execute_batch("COMMIT").expect("it is ours");
     let begun = Instant::now();
     loop {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody lets clients in");
+        assert!(begun.elapsed() < Duration::from_secs(30), "no node lets clients in");
         if let Ok(mut late) = Nbd::connect(cluster.addresses()[0], "d") {
             late.wait_for(Duration::from_secs(10));
             if late.read(1).is_ok_and(|value| value == 7) {

@@ -28,7 +28,7 @@ pub enum Seen {
 #[derive(Debug, Default)]
 pub struct Spins {
     allowed: bool,
-    /// See [`Spins::waited`].
+    /// The total that [`Spins::waited`] returns.
     waited: Duration,
     /// Waits to go without polling.
     skip: u32,
@@ -182,7 +182,7 @@ mod tests {
                 seen.poll_while_idle(Duration::ZERO, LONG, LONG, || Ok(Seen::All)).unwrap();
             }
             is_done.store(true, Ordering::Relaxed);
-            assert!(begun.elapsed() < LONG, "nobody had the CPU: {:?}", begun.elapsed());
+            assert!(begun.elapsed() < LONG, "no other thread got the CPU: {:?}", begun.elapsed());
             assert!(!spins.worth_it(), "three did not pay");
         });
         sched_setaffinity(Pid::from_raw(0), &us).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         const LONG: Duration = Duration::from_millis(20);
         let (mut idle, begun) = (Spins::new(true), Instant::now());
         idle.poll(LONG, Duration::MAX, || Ok(Seen::Nothing)).unwrap();
-        // Whoever else has the CPU meanwhile takes from it, and may take most.
+        // Another process may use the CPU meanwhile; the wait is then counted shorter, perhaps by most of it.
         assert!(idle.waited() > LONG / 20 && idle.waited() <= begun.elapsed(), "{:?}", idle.waited());
 
         let mut busy = Spins::new(true);

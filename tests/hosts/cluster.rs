@@ -83,7 +83,7 @@ impl Cluster {
         let store = cluster.etcd.as_ref().map(Etcd::url);
         let store = store.unwrap_or_else(|| cluster.store().to_str().expect("it is text").into());
         let store = store.as_str();
-        // Beyond one machine nodes always prove who they are. By turns everything is encrypted as well.
+        // Beyond one machine nodes always authenticate each other. In every second cluster everything is encrypted as well.
         let protection = if number.is_multiple_of(2) { "encrypted" } else { "authenticated" };
         let made = cluster.must(0, &["san", "init", store, "--transport", protection]);
         let mut token = token_in(&made);

@@ -32,7 +32,7 @@ use play::play;
 use script::Script;
 use tell::Tally;
 
-/// Held by whoever runs scripts in this process.
+/// Held while a test of this process runs scripts.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs the scripts of so many seeds from this one on, so many at a time. What they came to.

@@ -56,7 +56,7 @@ fn the_side_with_most_copies_must_serve() {
     let mut world = World::whole(3);
     world.open[0][1] = false;
     assert_eq!(expected(&world, &sample(&[0, 1, 2]), 3), at(&[0, 1, 2], true));
-    // Who does not run cannot serve, and what went back does not count.
+    // A node that does not run cannot serve, and a copy that went back in time does not count.
     let mut world = World::whole(3);
     world.runs[0] = false;
     assert_eq!(expected(&world, &sample(&[0]), 2), None);

@@ -329,7 +329,7 @@ fn connect(addresses: &[Ipv4Addr], volume: &str) -> Nbd {
                 return nbd;
             }
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "volume {volume} is served by somebody");
+        assert!(begun.elapsed() < Duration::from_secs(30), "volume {volume} is served by a node");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

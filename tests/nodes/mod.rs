@@ -41,7 +41,7 @@ pub(crate) fn run(command: &mut Command) -> String {
 trait ReadWrite: std::io::Read + std::io::Write {}
 impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
 
-/// The token in what `san init` prints, if the nodes of the cluster prove who they are.
+/// The token in what `san init` prints, if the nodes of the cluster authenticate each other.
 pub(crate) fn token_in(printed: &str) -> Option<String> {
     let words = printed.split_whitespace();
     words.skip_while(|word| *word != "--token").nth(1).map(str::to_owned)
@@ -83,7 +83,7 @@ impl Cluster {
         let mut cluster =
             Cluster { folder, network, nodes: (0..nodes).map(|_| None).collect(), hosts, store };
         let file = cluster.file();
-        // Beyond one machine nodes always prove who they are.
+        // Beyond one machine nodes always authenticate each other.
         let protects = [&["--transport", "encrypted"][..], &[]][usize::from(cluster.hosts.is_none())];
         let made = cluster.loadline(&[&["san", "init", &file][..], options, protects].concat());
         let mut token = token_in(&made);

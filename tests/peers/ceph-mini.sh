@@ -29,7 +29,7 @@ stop_all() {
     done
 }
 
-# The first port from here on that nobody listens at.
+# The first port from this number on at which no process listens.
 free_port() {
     local port
     for ((port = 6795; port < 6895; port += 1)); do

@@ -71,7 +71,7 @@ impl Server {
     /// Ends the connection that was made last.
     pub(crate) fn cut_one(&self) {
         let last = self.state.lock().expect("no thread panics with it").connections.pop();
-        let _ = last.expect("somebody is connected").shutdown(Shutdown::Both);
+        let _ = last.expect("a client is connected").shutdown(Shutdown::Both);
     }
 }
 

@@ -163,7 +163,7 @@ mod tests {
     fn only_the_whole_token_proves_anything_and_only_on_one_connection_and_side() {
         let proof = PROVEN.proof("secret", Side::Controller);
         assert!(PROVEN.is_proof("secret", Side::Controller, &proof));
-        assert!(!PROVEN.is_proof("secret", Side::Worker, &proof), "sent back to the one who made it");
+        assert!(!PROVEN.is_proof("secret", Side::Worker, &proof), "sent back to the side that made it");
         for wrong in ["", "secre", "secrets", "Secret"] {
             assert!(!PROVEN.is_proof(wrong, Side::Controller, &proof), "{wrong}");
         }

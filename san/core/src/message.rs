@@ -367,12 +367,12 @@ pub enum ToOwner<D> {
     },
     /// It follows another owner, of a later time or of another history (rule R11).
     Refused(Promise),
-    /// It knows nothing of this session.
+    /// The replica has no session with this number.
     Stranger,
-    /// Its device has failed. It will never answer anything else.
+    /// The replica's device has failed. The replica sends no other answer any more.
     Failed,
-    /// Its store was found damaged. It opens a session when it is greeted, and takes no order in it but to return empty
-    /// (rule C12); otherwise it takes only the seal of a person who goes on with it.
+    /// The replica's store is damaged. The replica opens a session on `Hello`, and accepts no order in it but to return
+    /// empty (rule C12). Outside of a session it accepts only the seal by which a person continues with this replica.
     Damaged,
     /// A block that no read has requested does not match its checksum.
     Corrupt {

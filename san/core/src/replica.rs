@@ -306,7 +306,7 @@ impl Replica {
         if let ToReplica::Read { job, block, blocks } = message
             && left_out(Rule::L2)
         {
-            // It reads for whoever asks, and does not look again when it answers.
+            // The mutant reads for any sender, and does not check the session again before it answers.
             let owner = u64::from(from.owner.node.0) << 32 | from.owner.incarnation.0;
             let tag = Tag { session: 1 << 63 | owner << 20 | from.session, job };
             out.push(Action::Store(Command::Read { tag, block, blocks }));

@@ -29,9 +29,9 @@ fn from(node: u32, epoch: u64) -> FromOwner {
 
 /// What the device of a new replica holds.
 fn nothing() -> DurableState {
-    let nobody = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
     DurableState {
-        promise: Promise { epoch: Epoch(0), owner: nobody },
+        promise: Promise { epoch: Epoch(0), owner: no_owner },
         commit_point: Position::START,
         epoch: Epoch(0),
         end: Position::START,

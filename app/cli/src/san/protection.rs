@@ -7,10 +7,10 @@ use loadline_san_node::config::catalog::Transport;
 pub(super) enum Protection {
     /// Not at all. All nodes must be on this machine.
     Open,
-    /// Both nodes prove who they are by certificates, and everything is encrypted (TLS 1.3).
+    /// Both nodes authenticate each other by certificates, and everything is encrypted (TLS 1.3).
     Encrypted,
-    /// Both nodes prove who they are by certificates, and changed data are refused, but nothing is encrypted: for a network that only the
-    /// nodes use.
+    /// Both nodes authenticate each other by certificates, and changed data are refused, but nothing is encrypted: for a network that
+    /// only the nodes use.
     Authenticated,
 }
 

@@ -8,10 +8,10 @@ use super::backlog::ReplyBacklog;
 use super::command::SessionId;
 use super::confirmed::Confirmed;
 
-/// What messages about a client say, and the session between nodes that its connection depends on.
+/// How log messages name a client, and the session between nodes on which its connection depends.
 #[derive(Debug)]
 pub(super) struct Who {
-    /// Where it is.
+    /// The address of the client.
     pub(super) from: String,
     /// The name of its volume.
     pub(super) name: String,
