@@ -10,7 +10,7 @@
 //! | `play` | a script, played |
 //! | `judge` | whether what was read is legal |
 //! | `service` | whether what can be served is served |
-//! | `tell` | what people read of it |
+//! | `summary` | what is printed about the scripts |
 //! | `stalls` | how long each kind of fault stops clients |
 
 mod clients;
@@ -23,14 +23,14 @@ pub(crate) mod script;
 mod service;
 mod service_tests;
 pub(crate) mod stalls;
-pub(crate) mod tell;
+pub(crate) mod summary;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use play::play;
 use script::Script;
-use tell::Tally;
+use summary::Tally;
 
 /// Held while a test of this process runs scripts.
 static ALONE: Mutex<()> = Mutex::new(());

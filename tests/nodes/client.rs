@@ -370,7 +370,7 @@ impl Writers {
         for thread in self.threads {
             thread.join().expect("what it reads is what it wrote");
         }
-        std::mem::take(&mut self.journal.lock().expect("nobody panics with it"))
+        std::mem::take(&mut self.journal.lock().expect("no thread panics with it"))
     }
 }
 
@@ -389,14 +389,14 @@ fn write(
         number += 1;
         let block = thread * OWN + number * 7 % OWN;
         let last = {
-            let mut journal = journal.lock().expect("nobody panics with it");
+            let mut journal = journal.lock().expect("no thread panics with it");
             let entry = journal.0.entry(block).or_default();
             entry.1 = number;
             *entry
         };
         match nbd.ask(command::WRITE, block, &content(block, number), &mut []) {
             Ok(()) => {
-                journal.lock().expect("nobody panics with it").0.insert(block, (number, number));
+                journal.lock().expect("no thread panics with it").0.insert(block, (number, number));
                 done.fetch_add(1, Ordering::Relaxed);
             }
             // Whether it was written is not known.
@@ -407,7 +407,7 @@ fn write(
         match nbd.ask(command::READ, block, &[], &mut bytes) {
             Ok(()) => {
                 let is = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
-                let journal = journal.lock().expect("nobody panics with it");
+                let journal = journal.lock().expect("no thread panics with it");
                 let (acknowledged, begun) = journal.0[&block];
                 assert!(
                     (acknowledged..=begun).contains(&is),

@@ -67,7 +67,7 @@ fn done() -> ! {
         known.find_subcommand("bench").map(|bench| bench::typed::take(std::env::args_os().collect(), bench));
     let (words, typed) = match taken {
         Some(Ok(split)) => split,
-        Some(Err(message)) => output::finish(output::complain(exit::Exit::Usage, &message)).end(),
+        Some(Err(message)) => output::finish(output::print_error(exit::Exit::Usage, &message)).end(),
         None => (std::env::args_os().collect(), None),
     };
     let exit = match Cli::parse_from(words).command {

@@ -21,17 +21,17 @@ use crate::process::exit::Exit;
 static FAILED: OnceLock<String> = OnceLock::new();
 
 /// Prints a line on standard output.
-macro_rules! say {
+macro_rules! print_line {
     () => { $crate::output::write(b"\n") };
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
 /// Prints a line on standard error.
-macro_rules! tell {
+macro_rules! eprint_line {
     ($($text:tt)*) => { $crate::output::error_line(format_args!($($text)*)) };
 }
 
-pub(crate) use {say, tell};
+pub(crate) use {eprint_line, print_line};
 
 pub(crate) fn line(text: Arguments<'_>) {
     write(format!("{text}\n").as_bytes());
@@ -95,9 +95,9 @@ fn printable(text: &str, instead: impl Fn(char) -> String) -> Cow<'_, str> {
     Cow::Owned(printed)
 }
 
-/// Prints an error the one way errors are printed, and hands its exit code on.
-pub(crate) fn complain(exit: Exit, message: &str) -> Exit {
-    tell!("loadline: {message}");
+/// Prints `loadline: MESSAGE` on standard error, and returns the exit code.
+pub(crate) fn print_error(exit: Exit, message: &str) -> Exit {
+    eprint_line!("loadline: {message}");
     exit
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn finish(exit: Exit) -> Exit {
     match (FAILED.get(), exit) {
         // Nothing failed, or a worse failure was reported already.
         (None, _) | (_, Exit::Usage | Exit::Failed | Exit::Interrupted) => exit,
-        (Some(why), _) => complain(Exit::Failed, &format!("standard output cannot be written: {why}")),
+        (Some(why), _) => print_error(Exit::Failed, &format!("standard output cannot be written: {why}")),
     }
 }
 

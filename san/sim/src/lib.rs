@@ -45,12 +45,12 @@ pub mod world;
 
 /// Prints a line. If the reader has closed the pipe, as `head` does, the process exits with 0.
 #[macro_export]
-macro_rules! tell {
-    ($($text:tt)*) => { $crate::tell_line(format_args!($($text)*)) };
+macro_rules! print_line {
+    ($($text:tt)*) => { $crate::write_line(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard output: the function behind [`tell!`]. Exits the process with 0 if standard output is closed.
-pub fn tell_line(text: std::fmt::Arguments<'_>) {
+/// Prints a line to standard output: the function behind [`print_line!`]. Exits the process with 0 if standard output is closed.
+pub fn write_line(text: std::fmt::Arguments<'_>) {
     use std::io::Write;
     if writeln!(std::io::stdout(), "{text}").is_err() {
         std::process::exit(0);

@@ -9,10 +9,10 @@ use clap::Parser;
 use loadline_san_core::rule::Rule;
 use loadline_san_sim::coverage::Coverage;
 use loadline_san_sim::directed::{self, FORWARDING, SCHEDULES};
+use loadline_san_sim::print_line;
 use loadline_san_sim::run::{Verdict, run};
 use loadline_san_sim::scale::{self, Cluster, LEAST_NODES, MOST_VOLUMES};
 use loadline_san_sim::settings::Settings;
-use loadline_san_sim::tell;
 
 /// Simulates clusters of the virtual SAN: nodes, networks, disks and clients in one thread, from a seed, with
 /// every fault, and checks after each step that nothing happens that must never happen.
@@ -121,11 +121,11 @@ fn main() -> ExitCode {
     }
     if let Some(seed) = arguments.seed {
         let settings = arguments.settings(seed);
-        tell!("seed {seed}: {settings:?}");
+        print_line!("seed {seed}: {settings:?}");
         let verdict = run(&settings, seed, arguments.leave_out, arguments.trace);
         report(seed, &verdict);
         if arguments.coverage {
-            tell!("{}", verdict.coverage);
+            print_line!("{}", verdict.coverage);
         }
         return if verdict.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
         for schedule in chosen() {
             let verdict = directed::run(schedule, arguments.first, arguments.leave_out, arguments.trace);
             violated |= verdict.violation.is_some();
-            tell!(
+            print_line!(
                 "{}: {}",
                 schedule.name,
                 verdict.violation.map_or("all is well".to_owned(), |v| v.to_string())
@@ -193,14 +193,14 @@ fn measure(arguments: &Arguments) -> ExitCode {
             began.elapsed().as_secs_f64()
         );
         if !arguments.json {
-            tell!("{}", scale::print::cluster(&measured));
+            print_line!("{}", scale::print::cluster(&measured));
         }
         all.push(measured);
     }
     if arguments.json {
-        tell!("{}", serde_json::to_string_pretty(&all).expect("it has numbers and names"));
+        print_line!("{}", serde_json::to_string_pretty(&all).expect("it has numbers and names"));
     } else if all.len() > 1 {
-        tell!("{}", scale::print::growth(&all));
+        print_line!("{}", scale::print::growth(&all));
     }
     if all.iter().any(|measured| !measured.violations.is_empty()) {
         ExitCode::FAILURE
@@ -212,10 +212,10 @@ fn measure(arguments: &Arguments) -> ExitCode {
 fn report(seed: u64, verdict: &Verdict) {
     let (ms, operations) = (verdict.at / 1_000_000, verdict.operations);
     match &verdict.violation {
-        Some(violation) => tell!(
+        Some(violation) => print_line!(
             "seed {seed}: after {ms} ms and {operations} requests: {violation}\n  ./dev sim --seed {seed} --trace"
         ),
-        None => tell!("seed {seed}: all is well after {ms} ms and {operations} requests"),
+        None => print_line!("seed {seed}: all is well after {ms} ms and {operations} requests"),
     }
 }
 
@@ -267,9 +267,9 @@ fn many(arguments: &Arguments) -> ExitCode {
     let sum = sum.into_inner().expect("no thread panics while it has it");
     let (done, took) = (done.into_inner(), began.elapsed().as_secs_f64());
     if arguments.coverage {
-        tell!("{}", sum.coverage);
+        print_line!("{}", sum.coverage);
     }
-    tell!(
+    print_line!(
         "{done} seeds, {} client requests, {:.0} a second; {} seeds ended early, no copy of a group left; {}",
         sum.operations,
         sum.operations as f64 / took,

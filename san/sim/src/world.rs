@@ -318,10 +318,10 @@ impl World {
         self.now
     }
 
-    pub(crate) fn say(&self, text: impl FnOnce() -> String) {
+    pub(crate) fn trace_event(&self, text: impl FnOnce() -> String) {
         if self.trace {
             let (ms, us) = (self.now / MS, self.now / US % 1000);
-            crate::tell!("{ms:>7}.{us:03} ms  {}", text());
+            crate::print_line!("{ms:>7}.{us:03} ms  {}", text());
         }
     }
 
@@ -401,7 +401,7 @@ impl World {
             Happening::ReachAsked(by, life, node) => self.reach_asked(by, life, node),
             Happening::Reaches(node, life, other, reaches) => {
                 if self.is_alive(node, life) {
-                    self.say(|| {
+                    self.trace_event(|| {
                         format!("n{node} receives a report that n{other} runs, and reaches {reaches:?}")
                     });
                     self.step_volume(node, Event::Reaches(NodeId(other as u32), reaches));
@@ -419,7 +419,7 @@ impl World {
             }
             Happening::Runs(node, other, runs) => {
                 if self.nodes[node].process.is_some() {
-                    self.say(|| format!("n{node} receives a report that n{other} runs: {runs}"));
+                    self.trace_event(|| format!("n{node} receives a report that n{other} runs: {runs}"));
                     let other = NodeId(other as u32);
                     let event = if runs { Event::Started(other) } else { Event::Ended(other) };
                     self.step_volume(node, event);
@@ -486,7 +486,7 @@ impl World {
             last_command: "",
             stepping: BTreeSet::new(),
         });
-        self.say(|| format!("n{node} starts, life {life}"));
+        self.trace_event(|| format!("n{node} starts, life {life}"));
         self.coverage.count("process", "starts");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let delay = self.rng.below(60 * MS);
@@ -508,7 +508,7 @@ impl World {
             }
         }
         let life = process.life;
-        self.say(|| format!("n{node}.{life} {}", if power { "loses power" } else { "is killed" }));
+        self.trace_event(|| format!("n{node}.{life} {}", if power { "loses power" } else { "is killed" }));
         self.coverage.count("process", if power { "power loss" } else { "kill" });
         self.clients_die(node);
         self.forwarding_dies(node, power);
@@ -521,14 +521,14 @@ impl World {
             return;
         }
         state.paused = Some(Vec::new());
-        self.say(|| format!("n{node} stops for {} ms", length / MS));
+        self.trace_event(|| format!("n{node} stops for {} ms", length / MS));
         self.coverage.count("process", "pause");
         self.after(length, Happening::Resume(node));
     }
 
     fn resume(&mut self, node: usize) {
         let Some(waiting) = self.nodes[node].paused.take() else { return };
-        self.say(|| format!("n{node} goes on, with {} things waiting", waiting.len()));
+        self.trace_event(|| format!("n{node} goes on, with {} things waiting", waiting.len()));
         for happening in waiting {
             self.happen(happening);
             if self.violation.is_some() {

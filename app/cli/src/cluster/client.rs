@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use address::ApiAddress;
 
-use crate::output::complain;
+use crate::output::print_error;
 use crate::process::exit::Exit;
 
 /// Longer than anything that a node waits for.
@@ -47,8 +47,8 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    pub(crate) fn complain(&self) -> Exit {
-        complain(self.exit, &self.message)
+    pub(crate) fn print_error(&self) -> Exit {
+        print_error(self.exit, &self.message)
     }
 
     /// The same, after what was done before it.
@@ -192,7 +192,7 @@ impl Api {
             object.extend(more.iter().map(|(key, value)| ((*key).into(), (*value).into())));
             return print_json(&object);
         }
-        crate::output::say!("{}", self.naming(what));
+        crate::output::print_line!("{}", self.naming(what));
         Exit::Done
     }
 

@@ -7,7 +7,7 @@ use loadline_san_node::node::manage::{AddDevice, StatusView};
 
 use crate::cluster::client::{Api, print_json, table};
 use crate::cluster::moves::{self, Wait};
-use crate::output::{say, write};
+use crate::output::{print_line, write};
 use crate::process::exit::Exit;
 
 /// Devices of a cluster.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args) -> Exit {
             let path = std::path::absolute(&with).unwrap_or(with);
             let add = AddDevice { path, create: create.map(ByteSize::bytes), overwrite };
             wait.api.post(&format!("/v1/devices/{id}/replace"), add).and_then(|new: u32| {
-                say!("device {new} takes the place of device {id}");
+                print_line!("device {new} takes the place of device {id}");
                 moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| replica.device == id)
             })
         }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> Exit {
             false => list(&status),
         }),
     };
-    done.unwrap_or_else(|why| why.complain())
+    done.unwrap_or_else(|why| why.print_error())
 }
 
 fn list(status: &StatusView) -> Exit {

@@ -9,7 +9,7 @@ use loadline_san_node::node::manage::{ReplicaView, StatusView, VolumeView};
 use loadline_study::check::human;
 
 use crate::cluster::client::{Api, Failed};
-use crate::output::{complain, say, tell};
+use crate::output::{eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Between two looks.
@@ -46,7 +46,7 @@ pub(crate) fn wait(
     is_meant: impl Fn(&VolumeView, &ReplicaView) -> bool,
 ) -> Result<Exit, Failed> {
     if wait.no_wait {
-        say!("{what}: the move has begun; 'loadline san status' shows the progress");
+        print_line!("{what}: the move has begun; 'loadline san status' shows the progress");
         return Ok(Exit::Done);
     }
     let bar = std::io::stderr().is_terminal().then(bar);
@@ -59,7 +59,7 @@ pub(crate) fn wait(
             if let Some(bar) = bar {
                 bar.finish_and_clear();
             }
-            say!("{what}: done");
+            print_line!("{what}: done");
             return Ok(Exit::Done);
         }
         if left.bytes > last.bytes || left.copies != last.copies {
@@ -77,7 +77,7 @@ pub(crate) fn wait(
                 bar.set_message(text);
             }
             None if reported.is_none_or(|at: Instant| at.elapsed() > EVERY) => {
-                tell!("{what}: {text}");
+                eprint_line!("{what}: {text}");
                 reported = Some(Instant::now());
             }
             None => {}
@@ -91,7 +91,7 @@ pub(crate) fn wait(
                 "{what}: copies that cannot move now: {} ({why}). These copies move as soon as the cause is gone",
                 left.copies
             );
-            return Ok(complain(Exit::Failed, &message));
+            return Ok(print_error(Exit::Failed, &message));
         }
         last = left;
         std::thread::sleep(LOOK);

@@ -4,7 +4,7 @@ use loadline_san_node::node::manage::{Drain, StatusView};
 
 use crate::cluster::client::{Api, escaped, print_json};
 use crate::cluster::moves::{self, Wait};
-use crate::output::say;
+use crate::output::print_line;
 use crate::process::exit::Exit;
 
 /// Nodes of a cluster.
@@ -72,18 +72,18 @@ pub(crate) fn run(args: Args) -> Exit {
             .delete(&format!("/v1/nodes/{}", escaped(&name)))
             .map(|(): ()| api.done(&format!("node {name} is removed from the cluster"))),
     };
-    done.unwrap_or_else(|why| why.complain())
+    done.unwrap_or_else(|why| why.print_error())
 }
 
 fn drain(name: &str, stop: bool, wait: &Wait) -> Result<Exit, crate::cluster::client::Failed> {
     let (): () = wait.api.post(&format!("/v1/nodes/{}/drain", escaped(name)), Drain { stop })?;
     if stop {
-        say!("node {name} is used again");
+        print_line!("node {name} is used again");
         return Ok(Exit::Done);
     }
     let done = moves::wait(wait, &format!("drain of node {name}"), |_, replica| replica.node == name)?;
     if done == Exit::Done {
-        say!("next, to remove the node from the cluster: loadline node remove {name}");
+        print_line!("next, to remove the node from the cluster: loadline node remove {name}");
     }
     Ok(done)
 }

@@ -11,7 +11,7 @@ use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusV
 
 use crate::cluster::client::{Api, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
-use crate::output::{say, write};
+use crate::output::{print_line, write};
 use crate::process::exit::Exit;
 use crate::san::{copies_in_sync, health, print_volumes};
 
@@ -211,7 +211,7 @@ pub(crate) fn run(args: Args) -> Exit {
                 .map(|(): ()| api.done(&format!("volume {name} continues with the copies of {from}")))
         }
         Command::Delete { name, confirm, .. } if name != confirm => {
-            return crate::output::complain(
+            return crate::output::print_error(
                 Exit::Usage,
                 &format!(
                     "nothing is deleted: to delete volume {name} with all its data, add --confirm {name}"
@@ -222,7 +222,7 @@ pub(crate) fn run(args: Args) -> Exit {
             .delete(&format!("/v1/volumes/{}", escaped(&name)))
             .map(|(): ()| api.done(&format!("volume {name} is deleted"))),
     };
-    done.unwrap_or_else(|why| why.complain())
+    done.unwrap_or_else(|why| why.print_error())
 }
 
 fn attach(args: &AttachTo) -> Result<Exit, crate::cluster::client::Failed> {
@@ -231,28 +231,28 @@ fn attach(args: &AttachTo) -> Result<Exit, crate::cluster::client::Failed> {
     if args.api.json {
         return Ok(print_json(&how));
     }
-    say!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
-    say!();
+    print_line!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
+    print_line!();
     ways::say_all(&how.ways);
     Ok(Exit::Done)
 }
 
 fn show(volume: &VolumeView) -> Exit {
-    say!("volume    {}", volume.name);
-    say!("size      {}", ByteSize(volume.bytes));
-    say!("state     {}", health(volume.health));
-    say!("copies    {} in sync; writes need {}", copies_in_sync(volume), volume.least);
-    say!("stripes   {}", volume.stripes);
+    print_line!("volume    {}", volume.name);
+    print_line!("size      {}", ByteSize(volume.bytes));
+    print_line!("state     {}", health(volume.health));
+    print_line!("copies    {} in sync; writes need {}", copies_in_sync(volume), volume.least);
+    print_line!("stripes   {}", volume.stripes);
     if volume.requires_tls {
-        say!("tls       required");
+        print_line!("tls       required");
     }
-    say!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
-    say!("owner     {}", volume.owner.as_deref().unwrap_or("-"));
-    say!("epoch     {}", volume.epoch);
+    print_line!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
+    print_line!("owner     {}", volume.owner.as_deref().unwrap_or("-"));
+    print_line!("epoch     {}", volume.epoch);
     if let Some(note) = &volume.note {
-        say!("note      {note}");
+        print_line!("note      {note}");
     }
-    say!();
+    print_line!();
     let rows: Vec<Vec<String>> = volume
         .replicas
         .iter()
@@ -268,7 +268,7 @@ fn show(volume: &VolumeView) -> Exit {
     write(table(&["replica", "group", "node", "device", "state", "epoch", "left to copy"], &rows).as_bytes());
     for replica in &volume.replicas {
         if let Some(note) = &replica.note {
-            say!("replica {}: {note}", replica.id);
+            print_line!("replica {}: {note}", replica.id);
         }
     }
     Exit::Done

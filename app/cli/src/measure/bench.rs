@@ -25,7 +25,7 @@ use loadline_report::own::BenchDocument;
 use crate::measure::profile;
 use crate::output::result_file::Place;
 use crate::output::text;
-use crate::output::{self, complain, say};
+use crate::output::{self, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::made::Made;
@@ -149,17 +149,17 @@ pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
     };
     let profile = match profile {
         Ok(profile) => profile,
-        Err(message) => return complain(Exit::Usage, &message),
+        Err(message) => return print_error(Exit::Usage, &message),
     };
     let place = args.json.as_deref().map(|name| Place::check(name, &args.targets, &args.journal));
     let place = match place.transpose() {
         Ok(place) => place,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     let mut made = Made;
     let measured = match measure(&args, profile, &stop, &mut made) {
         Ok(measured) => measured,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     let Measured { result, ended } = measured;
     let document = BenchDocument::of(result);
@@ -170,8 +170,8 @@ pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
     }
     let written = place.map_or(Ok(()), |place| write_json(&place, &document));
     match (written, &ended) {
-        (Err(error), _) => complain(error.kind.into(), &error.message),
-        (Ok(()), Some(error)) => complain(error.kind.into(), &error.message),
+        (Err(error), _) => print_error(error.kind.into(), &error.message),
+        (Ok(()), Some(error)) => print_error(error.kind.into(), &error.message),
         (Ok(()), None) => conclude(&document.result),
     }
 }
@@ -186,7 +186,7 @@ struct Measured {
 /// The exit code of a result: failed, missed, findings, in this order.
 fn conclude(result: &BenchResult) -> Exit {
     if let Some(verify) = result.verify.as_ref().filter(|v| v.bad() > 0) {
-        return complain(
+        return print_error(
             Exit::Failed,
             &format!(
                 "{} blocks do not hold the data that was written to them: this storage loses data",
@@ -195,10 +195,10 @@ fn conclude(result: &BenchResult) -> Exit {
         );
     }
     if result.figures.total.iops == 0.0 {
-        return complain(Exit::Failed, "nothing completed in the window");
+        return print_error(Exit::Failed, "nothing completed in the window");
     }
     if let Some(why) = &result.stopped {
-        return complain(Exit::Missed, &format!("stopped: {why}"));
+        return print_error(Exit::Missed, &format!("stopped: {why}"));
     }
     if result.is_doubtful() { Exit::Findings } else { Exit::Done }
 }
@@ -397,7 +397,7 @@ fn write_json(place: &Place, document: &BenchDocument) -> Result<(), LoadError> 
 
 fn print(result: &BenchResult) {
     let figures = &result.figures;
-    say!(
+    print_line!(
         "{}  {}  {} s by {}  seed {}",
         result.profile.label(),
         result.targets.join(" "),
@@ -405,7 +405,7 @@ fn print(result: &BenchResult) {
         result.engine,
         result.seed
     );
-    say!(
+    print_line!(
         "{:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {:>18} {:>10}",
         "",
         "IOPS",
@@ -422,7 +422,7 @@ fn print(result: &BenchResult) {
         let deepest = latency
             .deepest_value()
             .map_or("-".into(), |(name, us)| format!("{name} {}", text::latency(Some(us))));
-        say!(
+        print_line!(
             "{name:<6} {:>12} {:>12} {:>10} {:>10} {:>10} {:>10} {deepest:>18} {:>10}",
             text::count(f.iops),
             text::megabytes(f.bytes_per_s),
@@ -448,7 +448,7 @@ fn print(result: &BenchResult) {
         polling => format!(", {polling:.2} s of this time spent polling for completions"),
     };
     let ios = figures.total.iops * figures.window_s;
-    say!(
+    print_line!(
         "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){polling}; longest stall {} ms; {} errors",
         result.cpu.user_s,
         result.cpu.system_s,
@@ -457,7 +457,7 @@ fn print(result: &BenchResult) {
         figures.errors
     );
     if let (Some(service), Some(lateness)) = (&figures.service_us, &figures.lateness_us) {
-        say!(
+        print_line!(
             "response = completed - intended; service (completed - issued): mean {}, p99 {}; generator's lateness: \
              mean {}, p99 {}",
             text::latency(service.mean),
@@ -467,8 +467,8 @@ fn print(result: &BenchResult) {
         );
     }
     if let Some(verify) = &result.verify {
-        say!("verified: {verify}");
-        verify.examples.iter().for_each(|e| say!("  {e}"));
+        print_line!("verified: {verify}");
+        verify.examples.iter().for_each(|e| print_line!("  {e}"));
     }
-    result.findings.iter().for_each(|finding| say!("{finding}"));
+    result.findings.iter().for_each(|finding| print_line!("{finding}"));
 }

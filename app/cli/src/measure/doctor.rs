@@ -14,7 +14,7 @@ use loadline_doctor::scratch::{self, Scratch};
 use loadline_doctor::{DoctorReport, ExamineOptions, Severity, devices, examine};
 use loadline_load::LoadError;
 
-use crate::output::{self, complain};
+use crate::output::{self, print_error};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::made::Made;
@@ -73,12 +73,12 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let report = match found {
         Ok(report) => report,
-        Err((kind, message)) => return complain(kind.into(), &message),
+        Err((kind, message)) => return print_error(kind.into(), &message),
     };
     if args.json {
         match serde_json::to_string_pretty(&report) {
             Ok(text) => output::document(&text),
-            Err(error) => return complain(Exit::Failed, &format!("cannot print the report: {error}")),
+            Err(error) => return print_error(Exit::Failed, &format!("cannot print the report: {error}")),
         }
     } else {
         output::write(print::text(&report, print::width()).as_bytes());
@@ -108,7 +108,7 @@ fn exit_of(report: &DoctorReport) -> Exit {
             "not every host could be checked; the findings of the other hosts are valid. {}",
             lost.join("; ")
         );
-        return complain(Exit::Failed, &what);
+        return print_error(Exit::Failed, &what);
     }
     if report.worst > Severity::Note { Exit::Findings } else { Exit::Done }
 }

@@ -6,7 +6,7 @@ use loadline_profile::known::{FORMS, known};
 use loadline_profile::{Invocation, Notation, OfferedRate, Profile, Reading, diskspd, fio};
 
 use crate::measure::bench::typed::Typed;
-use crate::output::{complain, say, tell};
+use crate::output::{eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// A profile file is a few lines; what is larger is something else.
@@ -88,11 +88,11 @@ pub(crate) fn one(argument: &str, targets: usize) -> Result<Profile, String> {
     ];
     for (what, is_given, instead) in unused {
         if is_given {
-            tell!("loadline: {argument}: {what} is not used: {instead}");
+            eprint_line!("loadline: {argument}: {what} is not used: {instead}");
         }
     }
     for note in &invocation.notes {
-        tell!("loadline: {argument}: {note}");
+        eprint_line!("loadline: {argument}: {note}");
     }
     let mut profile = invocation.profile;
     if !matches!(notation, Notation::Name | Notation::Toml) {
@@ -115,9 +115,9 @@ pub(crate) fn typed(typed: &Typed, targets: usize) -> Result<Invocation, String>
         load.notes.push("no file is created or enlarged: use --create".into());
     }
     for note in &load.notes {
-        tell!("loadline: {note}");
+        eprint_line!("loadline: {note}");
     }
-    tell!(
+    eprint_line!(
         "loadline: the load is {}; all that the options leave out is as in {}. To use the defaults of {} instead, give its \
          command line as the profile: --profile '{}'",
         load.profile.label(),
@@ -135,7 +135,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let reading = match read(&profile) {
         Ok(reading) => reading,
-        Err(message) => return complain(Exit::Usage, &message),
+        Err(message) => return print_error(Exit::Usage, &message),
     };
     if json {
         let profiles: Vec<&Profile> = reading.invocations.iter().map(|i| &i.profile).collect();
@@ -144,12 +144,12 @@ pub(crate) fn run(args: Args) -> Exit {
                 crate::output::document(&text);
                 Exit::Done
             }
-            Err(error) => complain(Exit::Failed, &error.to_string()),
+            Err(error) => print_error(Exit::Failed, &error.to_string()),
         };
     }
     for (index, invocation) in reading.invocations.iter().enumerate() {
         if index > 0 {
-            say!();
+            print_line!();
         }
         show(invocation);
     }
@@ -157,34 +157,34 @@ pub(crate) fn run(args: Args) -> Exit {
 }
 
 fn list() -> Exit {
-    say!("{:<18} {:<9} WHAT", "NAME", "ALSO");
+    print_line!("{:<18} {:<9} WHAT", "NAME", "ALSO");
     for profile in known() {
-        say!("{:<18} {:<9} {}", profile.name, profile.aliases.join(" "), profile.what);
+        print_line!("{:<18} {:<9} {}", profile.name, profile.aliases.join(" "), profile.what);
     }
-    say!();
+    print_line!();
     for (form, what) in FORMS {
-        say!("{form:<28} {what}");
+        print_line!("{form:<28} {what}");
     }
-    say!("{:<28} the load in letters: B4-T2-O32-W30-PR", "B<KiB>-T<N>-O<N>-W<%>-P<R>");
-    say!();
-    say!("`loadline profile show NAME` explains one, and prints it for DISKSPD and fio.");
+    print_line!("{:<28} the load in letters: B4-T2-O32-W30-PR", "B<KiB>-T<N>-O<N>-W<%>-P<R>");
+    print_line!();
+    print_line!("`loadline profile show NAME` explains one, and prints it for DISKSPD and fio.");
     Exit::Done
 }
 
 fn show(invocation: &Invocation) {
     let profile = &invocation.profile;
-    say!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
-    say!();
-    say!("{}", profile.explain().trim_end());
+    print_line!("{}", invocation.name.clone().unwrap_or_else(|| profile.label()));
+    print_line!();
+    print_line!("{}", profile.explain().trim_end());
     for note in &invocation.notes {
-        say!("Note: {note}");
+        print_line!("Note: {note}");
     }
     for (tool, printed) in [("DISKSPD", diskspd::print(invocation)), ("fio", fio::print_command(invocation))]
     {
-        say!();
+        print_line!();
         match printed {
-            Ok(printed) => say!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
-            Err(error) => say!("{tool}: cannot say it: {error}"),
+            Ok(printed) => print_line!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
+            Err(error) => print_line!("{tool}: cannot say it: {error}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use loadline_profile::Profile;
 use serde::Serialize;
 
 use crate::measure::bench::scan_incomplete;
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: Args) -> Exit {
             "journal {} does not exist: name the journal that 'loadline bench --verify --journal' wrote",
             args.journal.display()
         );
-        return complain(Exit::Usage, &message);
+        return print_error(Exit::Usage, &message);
     }
     let disk = Disk { target: args.target.clone(), writes: WritePermission::Refused };
     let mut job = Job::new(vec![disk], Profile::default());
@@ -56,7 +56,7 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let mut prepared = match loadline_load::prepare_to_scan(&job) {
         Ok(prepared) => prepared,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     let Scan { report, incomplete } = prepared.scan(&stop, &mut progress);
     if terminal {
@@ -70,15 +70,15 @@ pub(crate) fn run(args: Args) -> Exit {
     if args.json {
         match serde_json::to_string_pretty(&Judgement { report: &report, findings: &findings }) {
             Ok(text) => crate::output::document(&text),
-            Err(error) => return complain(Exit::Failed, &error.to_string()),
+            Err(error) => return print_error(Exit::Failed, &error.to_string()),
         }
     } else {
-        say!("{}: {report}", args.target);
-        report.examples.iter().for_each(|e| say!("  {e}"));
-        findings.iter().for_each(|finding| say!("{finding}"));
+        print_line!("{}: {report}", args.target);
+        report.examples.iter().for_each(|e| print_line!("  {e}"));
+        findings.iter().for_each(|finding| print_line!("{finding}"));
     }
     if let Some(error) = incomplete {
-        return complain(error.kind.into(), &error.message);
+        return print_error(error.kind.into(), &error.message);
     }
     let doubtful = findings.iter().any(|f| f.severity == Severity::Doubt);
     match (report.bad(), doubtful) {

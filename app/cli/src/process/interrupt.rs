@@ -10,7 +10,7 @@ use loadline_base::limits::STACK;
 use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::process::exit::Exit;
 use crate::process::made;
 
@@ -38,7 +38,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
             // On a terminal the cursor is behind "^C".
             let line = if typed && std::io::stderr().is_terminal() { "\n" } else { "" };
             let again = if typed { " (once more ends it at once)" } else { "" };
-            tell!("{line}loadline: stopping{again}");
+            eprint_line!("{line}loadline: stopping{again}");
         }
     };
     // Without this thread the signals would be blocked for good.

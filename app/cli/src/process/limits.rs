@@ -6,7 +6,7 @@ use loadline_base::units::ByteSize;
 use nix::sys::resource::Resource;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-use crate::output::complain;
+use crate::output::print_error;
 use crate::process::exit::Exit;
 
 /// Bytes of the main thread's stack that it is given if it may.
@@ -20,7 +20,7 @@ const LEAST_ADDRESSES: u64 = 32 << 20;
 pub(crate) fn prepare() -> Result<(), Exit> {
     let stack = raise(Resource::RLIMIT_STACK, STACK);
     if stack < LEAST_STACK {
-        return Err(complain(
+        return Err(print_error(
             Exit::Usage,
             &format!(
                 "this process may have {} of stack (RLIMIT_STACK), and needs {}: raise the limit (ulimit -s unlimited), or LimitSTACK= \
@@ -31,7 +31,7 @@ pub(crate) fn prepare() -> Result<(), Exit> {
         ));
     }
     if let Some(left) = limits::addresses_left().filter(|left| *left < LEAST_ADDRESSES) {
-        return Err(complain(
+        return Err(print_error(
             Exit::Usage,
             &format!(
                 "the limit of address space (RLIMIT_AS) leaves {} to this process, but any command needs {}: raise the limit \

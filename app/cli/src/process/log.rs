@@ -20,7 +20,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::output::tell;
+use crate::output::eprint_line;
 
 /// Lines that say the same are written at most [`MOST`] times in this time.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         // Under the lock, so that lines are in the order of their times.
         let time = When::now();
         match self.format {
-            LogFormat::Text => tell!("{}", text(&time, *event.metadata().level(), &logged, repeated)),
+            LogFormat::Text => eprint_line!("{}", text(&time, *event.metadata().level(), &logged, repeated)),
             LogFormat::Json => {
                 let line = json(&time, *event.metadata().level(), logged, repeated);
                 // A failure here can be reported nowhere.

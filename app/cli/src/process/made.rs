@@ -9,7 +9,7 @@ use loadline_base::units::ByteSize;
 use loadline_load::target::{make_file, remove_file};
 use loadline_load::{FileIdentity, LoadError, Verify};
 
-use crate::output::tell;
+use crate::output::eprint_line;
 
 static FILES: Mutex<Vec<MadeFile>> = Mutex::new(Vec::new());
 /// Folders that go with all that is in them.
@@ -24,7 +24,7 @@ struct MadeFile {
 impl MadeFile {
     fn remove(self) {
         if let Err(error) = remove_file(&self.path, self.identity) {
-            tell!("loadline: {error}");
+            eprint_line!("loadline: {error}");
         }
     }
 }
@@ -115,7 +115,7 @@ fn remove_folder(path: &Path) {
     if path.exists()
         && let Err(why) = std::fs::remove_dir_all(path)
     {
-        tell!("loadline: {}: {why}", path.display());
+        eprint_line!("loadline: {}: {why}", path.display());
     }
 }
 

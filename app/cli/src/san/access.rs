@@ -11,7 +11,7 @@ use loadline_san_node::identity::access::{ClientCertificate, Proof, Role};
 use loadline_san_node::settings::NodeSettings;
 
 use crate::cluster::client::{print_json, table};
-use crate::output::{complain, document, say};
+use crate::output::{document, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Give people and programs access to the API, list accesses, and take accesses back. The commands run on the host of a
@@ -99,21 +99,21 @@ pub(super) fn access(args: &Args) -> Exit {
     };
     let settings = match NodeSettings::read(config) {
         Ok(settings) => settings,
-        Err(why) => return complain(Exit::Usage, &why.to_string()),
+        Err(why) => return print_error(Exit::Usage, &why.to_string()),
     };
     match &args.command {
         Command::Add(args) => add(args, &settings),
         Command::List(args) => list(args, &settings),
         Command::Remove(args) => match cluster::take_access_back(&settings, &args.name) {
             Ok(true) => {
-                say!("access {} is taken back", args.name);
+                print_line!("access {} is taken back", args.name);
                 Exit::Done
             }
-            Ok(false) => complain(
+            Ok(false) => print_error(
                 Exit::Usage,
                 &format!("there is no access {}: 'loadline san access list' shows all accesses", args.name),
             ),
-            Err(why) => complain(Exit::Usage, &why.to_string()),
+            Err(why) => print_error(Exit::Usage, &why.to_string()),
         },
     }
 }
@@ -125,18 +125,21 @@ fn add(args: &Add, settings: &NodeSettings) -> Exit {
         RoleName::Operator => Role::Operator,
     };
     if args.token && role == Role::Client {
-        return complain(
+        return print_error(
             Exit::Usage,
             "--token: a client of volumes needs a certificate, so leave the option out",
         );
     }
     let out = &args.out;
     if out.symlink_metadata().is_ok() {
-        return complain(Exit::Usage, &format!("{}: it exists already: choose another name", out.display()));
+        return print_error(
+            Exit::Usage,
+            &format!("{}: it exists already: choose another name", out.display()),
+        );
     }
     let proof = match cluster::give_access(settings, &args.name, role, args.valid.0, args.token) {
         Ok(proof) => proof,
-        Err(why) => return complain(Exit::Usage, &why.to_string()),
+        Err(why) => return print_error(Exit::Usage, &why.to_string()),
     };
     let written = match &proof {
         Proof::Token(token) => write(out, token),
@@ -146,9 +149,9 @@ fn add(args: &Add, settings: &NodeSettings) -> Exit {
     if let Err(why) = written {
         // An access whose proof cannot be written is of no use.
         let _ = cluster::take_access_back(settings, &args.name);
-        return complain(Exit::Failed, &format!("{}: {why}", out.display()));
+        return print_error(Exit::Failed, &format!("{}: {why}", out.display()));
     }
-    say!("access {} ({}) is given; its proof is in {}", args.name, role.name(), out.display());
+    print_line!("access {} ({}) is given; its proof is in {}", args.name, role.name(), out.display());
     Exit::Done
 }
 
@@ -170,7 +173,7 @@ fn write_folder(path: &Path, certificate: &ClientCertificate) -> std::io::Result
 fn list(args: &List, settings: &NodeSettings) -> Exit {
     let catalog = match cluster::read(&settings.cluster) {
         Ok(catalog) => catalog,
-        Err(why) => return complain(Exit::Failed, &why.to_string()),
+        Err(why) => return print_error(Exit::Failed, &why.to_string()),
     };
     let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let rows = catalog.accesses.iter();

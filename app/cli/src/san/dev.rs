@@ -19,7 +19,7 @@ use loadline_san_node::settings::NodeSettings;
 use super::join;
 use super::protection::Protection;
 use crate::cluster::client::Api;
-use crate::output::{complain, say, tell};
+use crate::output::{eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::made::PassingFolder;
@@ -69,7 +69,7 @@ pub(super) struct Dev {
 pub(super) fn dev(args: &Dev) -> Exit {
     let stop = interrupt::flag();
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
-        return complain(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
+        return print_error(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
@@ -85,7 +85,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
             users => {
                 passing.keep();
                 let users: Vec<String> = users.iter().map(u32::to_string).collect();
-                tell!(
+                eprint_line!(
                     "loadline: {} is kept: nodes that were started by hand still use the folder (processes {}). Stop these nodes, then remove the folder",
                     folder.display(),
                     users.join(", ")
@@ -93,7 +93,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
             }
         }
     }
-    result.unwrap_or_else(|why| complain(Exit::Failed, &why))
+    result.unwrap_or_else(|why| print_error(Exit::Failed, &why))
 }
 
 /// Processes that run a node of this folder.
@@ -178,7 +178,7 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
 fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) -> Result<Exit, String> {
     let cluster = folder.join("cluster.db");
     if let Some(why) = unusable(args, folder, &cluster)? {
-        return Ok(complain(Exit::Usage, &why));
+        return Ok(print_error(Exit::Usage, &why));
     }
     let is_new = !cluster.exists();
     let mut token = None;
@@ -259,7 +259,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             match api(number).get("/v1/status") {
                 Ok(status) => break status,
                 Err(why) if begun.elapsed() > ANSWERS => {
-                    why.complain();
+                    why.print_error();
                     return Ok(Exit::Failed);
                 }
                 Err(_) => {}
@@ -274,7 +274,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
             let path = folder.join(&name).join("device");
             let add = AddDevice { path, create: Some(args.size.bytes()), overwrite: false };
             if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
-                why.complain();
+                why.print_error();
                 return Ok(Exit::Failed);
             }
         }
@@ -285,23 +285,23 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
     {
         super::status::print(&status);
     }
-    say!();
+    print_line!();
     let processes: Vec<String> =
         children.0.iter().map(|(name, child)| format!("{name} is process {}", child.id())).collect();
-    say!(
+    print_line!(
         "the files of the cluster are in {}; {}; Ctrl-C stops the cluster",
         folder.display(),
         processes.join(", ")
     );
-    say!("from another terminal:");
+    print_line!("from another terminal:");
     let api = api(1).api;
-    say!("  loadline volume create disk --size 1GiB --api {api}");
-    say!("  loadline volume attach disk --api {api}");
+    print_line!("  loadline volume create disk --size 1GiB --api {api}");
+    print_line!("  loadline volume attach disk --api {api}");
     while !stop.load(Ordering::Relaxed) {
         if let Some((name, status)) = ended(children) {
             // A user who kills a node wants to see the others continue.
             let file = folder.join(&name).join("node.toml");
-            tell!(
+            eprint_line!(
                 "loadline: {name} has ended ({status}); to start it again: loadline san serve --config {}",
                 file.display()
             );
@@ -315,7 +315,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
 fn pass_on(name: &str, log: impl std::io::Read) {
     for line in std::io::BufReader::new(log).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        tell!("{name}: {}", line.strip_prefix("loadline: ").unwrap_or(&line));
+        eprint_line!("{name}: {}", line.strip_prefix("loadline: ").unwrap_or(&line));
     }
 }
 

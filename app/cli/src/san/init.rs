@@ -8,7 +8,7 @@ use loadline_san_node::config::catalog::{Transport, certificate_s};
 use loadline_san_node::config::url::StoreUrl;
 
 use super::protection::Protection;
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Make a cluster without nodes: the configuration store that all nodes of the cluster use.
@@ -55,17 +55,17 @@ pub(super) struct Init {
 pub(super) fn init(args: &Init) -> Exit {
     let lease_ms = args.lease.0.as_millis() as u64;
     if !(100..=60_000).contains(&lease_ms) {
-        return complain(Exit::Usage, "--lease: 100ms to 60s are possible");
+        return print_error(Exit::Usage, "--lease: 100ms to 60s are possible");
     }
     if !(1..=64).contains(&args.loops) {
-        return complain(Exit::Usage, "--loops: 1 to 64 are possible");
+        return print_error(Exit::Usage, "--loops: 1 to 64 are possible");
     }
     if !(100..=10_000).contains(&args.overcommit) {
-        return complain(Exit::Usage, "--overcommit: give 100 to 10000 percent");
+        return print_error(Exit::Usage, "--overcommit: give 100 to 10000 percent");
     }
     let certificates = args.certificates.0;
     if !(Duration::from_secs(60)..=Duration::from_secs(10 * 365 * 86400)).contains(&certificates) {
-        return complain(Exit::Usage, "--certificates: 1min to 3650d are possible");
+        return print_error(Exit::Usage, "--certificates: 1min to 3650d are possible");
     }
     let default = if args.cluster.is_remote() { Transport::Encrypted } else { Transport::Open };
     let transport = args.transport.map_or(default, Protection::transport);
@@ -73,14 +73,14 @@ pub(super) fn init(args: &Init) -> Exit {
     let common = Common { lease_ms, loops, overcommit, transport, certificates };
     match cluster::init(&args.cluster, common, args.token_valid.0) {
         Ok(Made { id, token }) => {
-            say!("cluster {id} is made, in {}", args.cluster);
+            print_line!("cluster {id} is made, in {}", args.cluster);
             let token = token.map_or(String::new(), |token| format!(" --token {token}"));
             let store = args.cluster.to_string();
             // A shell takes the ? and the & of the options of an etcd for itself.
             let store = if store.contains(['?', '&', ' ']) { format!("'{store}'") } else { store };
-            say!("next: loadline san join {store} --name node-1 --folder FOLDER{token}");
+            print_line!("next: loadline san join {store} --name node-1 --folder FOLDER{token}");
             Exit::Done
         }
-        Err(why) => complain(Exit::Usage, &why.to_string()),
+        Err(why) => print_error(Exit::Usage, &why.to_string()),
     }
 }

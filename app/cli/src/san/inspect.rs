@@ -16,7 +16,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Settings, Store};
 use serde::Serialize;
 
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 
@@ -123,11 +123,11 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     let open_file = |path: &PathBuf| DeviceFile::open(path, PATIENCE);
     let log = match open_file(&args.log) {
         Ok(file) => file,
-        Err(error) => return complain(Exit::Usage, &error.to_string()),
+        Err(error) => return print_error(Exit::Usage, &error.to_string()),
     };
     let capacity = match args.capacity.as_ref().map(open_file).transpose() {
         Ok(file) => file,
-        Err(error) => return complain(Exit::Usage, &error.to_string()),
+        Err(error) => return print_error(Exit::Usage, &error.to_string()),
     };
     let two = capacity.is_some();
     let mut disk = ReadOnly(Devices { log, capacity });
@@ -139,7 +139,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     let (log, capacity) = match spaces {
         Ok(spaces) => spaces,
         Err(error) => {
-            return complain(Exit::Usage, &format!("{}: {error}", args.log.display()));
+            return print_error(Exit::Usage, &format!("{}: {error}", args.log.display()));
         }
     };
     let mut replicas: Vec<ReplicaId> = {
@@ -149,7 +149,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     replicas.sort_unstable();
     if let Some(only) = args.replica.filter(|_| replicas.is_empty()) {
         let message = format!("there is no log of replica {only} on {}", args.log.display());
-        return complain(Exit::Usage, &message);
+        return print_error(Exit::Usage, &message);
     }
     let mut seen = {
         let space = log.lock().expect("no holder panics");
@@ -185,7 +185,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     if args.json {
         match serde_json::to_string_pretty(&seen) {
             Ok(text) => crate::output::document(&text),
-            Err(error) => return complain(Exit::Failed, &error.to_string()),
+            Err(error) => return print_error(Exit::Failed, &error.to_string()),
         }
     } else {
         print(&seen);
@@ -290,26 +290,26 @@ fn mib(bytes: u64) -> String {
 
 fn print(seen: &Seen) {
     let (chunk, free) = (mib(seen.chunk_bytes), seen.free_chunks);
-    say!("device {} of cluster {}", seen.device, seen.cluster);
-    say!("  {} in {} chunks of {chunk}, {free} of them free", mib(seen.bytes), seen.chunks);
+    print_line!("device {} of cluster {}", seen.device, seen.cluster);
+    print_line!("  {} in {} chunks of {chunk}, {free} of them free", mib(seen.bytes), seen.chunks);
     if seen.replicas.is_empty() {
-        say!("  no replica has its log here");
+        print_line!("  no replica has its log here");
     }
     for replica in &seen.replicas {
-        say!();
+        print_line!();
         match &replica.state {
-            None => say!("replica {}: {}", replica.replica, replica.unusable.as_deref().unwrap_or("")),
+            None => print_line!("replica {}: {}", replica.replica, replica.unusable.as_deref().unwrap_or("")),
             Some(state) => print_state(replica.replica, state),
         }
-        replica.damage.iter().for_each(|damage| say!("  DAMAGED: {damage}"));
+        replica.damage.iter().for_each(|damage| print_line!("  DAMAGED: {damage}"));
         if let Some(checked) = &replica.checked {
             let cut = if checked.complete { "" } else { ", and then stopped" };
-            say!("  blocks    {} read, {} do not match{cut}", checked.blocks, checked.corrupt);
+            print_line!("  blocks    {} read, {} do not match{cut}", checked.blocks, checked.corrupt);
             if checked.shadowed_by_log > 0 {
-                say!("            {} more are newer in the log", checked.shadowed_by_log);
+                print_line!("            {} more are newer in the log", checked.shadowed_by_log);
             }
             if !checked.first_corrupt.is_empty() {
-                say!(
+                print_line!(
                     "  CORRUPT:   blocks {:?}{}",
                     checked.first_corrupt,
                     if checked.corrupt as usize > NAMED { " …" } else { "" }
@@ -320,27 +320,32 @@ fn print(seen: &Seen) {
             let Record { number, at, kind, position, block, blocks, .. } = record;
             let beside = if record.sequenced || position == "0:0" { "" } else { " beside" };
             let dropped = if record.dropped { " dropped" } else { "" };
-            say!(
+            print_line!(
                 "  record {number:>8}  at {at:>12}  {kind:<7} {position:>12}  {block}+{blocks}{beside}{dropped}"
             );
         }
         for extent in &replica.extents {
             let Extent { extent, stamp, at, data, zeroes } = extent;
-            say!("  extent {extent:>8}  at {at:>12}  stamp {stamp:<6} {data} of data, {zeroes} of zeroes");
+            print_line!(
+                "  extent {extent:>8}  at {at:>12}  stamp {stamp:<6} {data} of data, {zeroes} of zeroes"
+            );
         }
     }
 }
 
 fn print_state(replica: u64, state: &ReplicaState) {
     let ReplicaState { volume, group, blocks, commit_point, epoch, .. } = state;
-    say!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
+    print_line!("replica {replica}: volume {volume}, group {group}, {blocks} blocks");
     let (node, life) = (state.promise_node, state.promise_incarnation);
-    say!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
-    say!("  committed {commit_point}, at epoch {epoch}");
+    print_line!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
+    print_line!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
-    say!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
-    say!("  extents   {}, and tombstones of {} freed extents", state.extents, state.tombstones);
+    print_line!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
+    print_line!("  extents   {}, and tombstones of {} freed extents", state.extents, state.tombstones);
     if !state.listed.is_empty() {
-        say!("  to copy   {} ranges of blocks, whose data this replica has dropped", state.listed.len());
+        print_line!(
+            "  to copy   {} ranges of blocks, whose data this replica has dropped",
+            state.listed.len()
+        );
     }
 }

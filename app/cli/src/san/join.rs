@@ -11,7 +11,7 @@ use loadline_san_node::config::url::StoreUrl;
 use loadline_san_node::identity::token::Token;
 use loadline_san_node::settings::NodeSettings;
 
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Add a node to a cluster: make the node's folder with its node.toml.
@@ -115,17 +115,17 @@ pub(super) fn join(args: &Join) -> Exit {
     };
     let token = match args.token.as_deref().map(token_of).transpose() {
         Ok(token) => token,
-        Err(why) => return complain(Exit::Usage, &format!("--token: {why}")),
+        Err(why) => return print_error(Exit::Usage, &format!("--token: {why}")),
     };
     match cluster::join(settings, node, token.as_ref()) {
         Ok(file) => {
-            say!(
+            print_line!(
                 "node {} is in the cluster; next: loadline san serve --config {}",
                 args.name,
                 file.display()
             );
             Exit::Done
         }
-        Err(why) => complain(Exit::Usage, &why.to_string()),
+        Err(why) => print_error(Exit::Usage, &why.to_string()),
     }
 }

@@ -2,7 +2,7 @@
 
 use loadline_san_node::config::{self, url::StoreUrl};
 
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Move the configuration of a cluster to a new store, while its nodes and volumes are in use.
@@ -23,10 +23,10 @@ pub(super) struct MoveStore {
 pub(super) fn move_store(args: &MoveStore) -> Exit {
     match config::move_store(&args.from.clone().absolute(), &args.to.clone().absolute()) {
         Ok(keys) => {
-            say!("the configuration ({keys} keys) is in {}", args.to);
-            say!("keep {} until every node has written the new URL into its node.toml", args.from);
+            print_line!("the configuration ({keys} keys) is in {}", args.to);
+            print_line!("keep {} until every node has written the new URL into its node.toml", args.from);
             Exit::Done
         }
-        Err(why) => complain(Exit::Usage, &why.to_string()),
+        Err(why) => print_error(Exit::Usage, &why.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use loadline_san_node::config::ConfigError;
 use loadline_san_node::node::{Node, NodeError};
 use loadline_san_node::settings::NodeSettings;
 
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::log::LogArgs;
@@ -40,12 +40,12 @@ pub(super) fn serve(args: &Serve) -> Exit {
         let bound = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
         // The signal comes only for a death that is still ahead.
         if bound.is_err() || nix::unistd::getppid().as_raw() != parent {
-            return complain(Exit::Failed, "the process that started this node has ended");
+            return print_error(Exit::Failed, "the process that started this node has ended");
         }
     }
     let settings = match NodeSettings::read(&args.config) {
         Ok(settings) => settings,
-        Err(why) => return complain(Exit::Usage, &why.to_string()),
+        Err(why) => return print_error(Exit::Usage, &why.to_string()),
     };
     // A node of which a part is missing would look alive and not serve: others take over from one that is gone.
     let hook = std::panic::take_hook();
@@ -57,17 +57,17 @@ pub(super) fn serve(args: &Serve) -> Exit {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(why) => return complain(Exit::Failed, &why.to_string()),
+        Err(why) => return print_error(Exit::Failed, &why.to_string()),
     };
     runtime.block_on(async {
         let (node, serving) = match start(settings, &stop).await {
             Ok(Some(started)) => started,
             Ok(None) => return Exit::Done,
-            Err(why) => return complain(Exit::Usage, &why.to_string()),
+            Err(why) => return print_error(Exit::Usage, &why.to_string()),
         };
-        say!("node {} serves", node.name());
+        print_line!("node {} serves", node.name());
         let ended = tokio::select! {
-            why = serving => complain(Exit::Failed, &why.to_string()),
+            why = serving => print_error(Exit::Failed, &why.to_string()),
             () = until(&stop) => Exit::Done,
         };
         node.stop();

@@ -6,7 +6,7 @@ use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 
 use super::probe::{Probe, probe};
 use crate::cluster::client::{Api, print_json, table};
-use crate::output::{say, write};
+use crate::output::{print_line, write};
 use crate::process::exit::Exit;
 
 /// Show the state of the cluster: its nodes and its volumes.
@@ -35,7 +35,7 @@ struct Probed<'a> {
 pub(super) fn status(args: &Status) -> Exit {
     let status: StatusView = match args.api.get("/v1/status") {
         Ok(status) => status,
-        Err(why) => return why.complain(),
+        Err(why) => return why.print_error(),
     };
     let probes = if args.probe { probe(&status) } else { Vec::new() };
     match (args.api.json, args.probe) {
@@ -67,38 +67,38 @@ fn print_probes(probes: &[Probe]) {
     for Probe { volume, node, milliseconds, failed } in probes {
         let node = node.as_deref().unwrap_or("-");
         match (milliseconds, failed) {
-            (Some(took), _) => say!("probe of {volume}: read through {node} in {took:.1} ms"),
+            (Some(took), _) => print_line!("probe of {volume}: read through {node} in {took:.1} ms"),
             (None, failed) => {
                 let why = failed.as_deref().unwrap_or("it was not read");
-                say!("probe of {volume}: not read through {node}: {why}");
+                print_line!("probe of {volume}: not read through {node}: {why}");
             }
         }
     }
 }
 
 pub(super) fn print(status: &StatusView) {
-    say!("cluster {}, as node {} sees it", status.cluster, status.asked);
+    print_line!("cluster {}, as node {} sees it", status.cluster, status.asked);
     if let Some(fault) = &status.store_fault {
-        say!("node {}: {fault}", status.asked);
+        print_line!("node {}: {fault}", status.asked);
     }
     if !status.store.is_empty() {
-        say!();
+        print_line!();
         print_store(&status.store);
     }
-    say!();
+    print_line!();
     print_nodes(&status.nodes);
-    say!();
+    print_line!();
     print_volumes(&status.volumes);
     for node in status.nodes.iter().filter(|node| node.name != status.asked) {
         if let Some(fault) = &node.fault {
-            say!("node {}: {fault}", node.name);
+            print_line!("node {}: {fault}", node.name);
         }
     }
     let reports = |name: &str| status.nodes.iter().any(|node| node.name == name && node.alive);
     // Of nodes that do not report, the table shows it.
     for device in status.devices.iter().filter(|device| device.fault.is_some() && reports(&device.node)) {
         let fault = device.fault.as_deref().unwrap_or_default();
-        say!("device {} of {}: {fault}", device.id, device.node);
+        print_line!("device {} of {}: {fault}", device.id, device.node);
     }
 }
 
@@ -121,15 +121,15 @@ fn print_store(members: &[StoreMember]) {
     write(table(&["configuration store", "state", "database", "quota", "sync p99"], &rows).as_bytes());
     for StoreMember { address, fault, alarms, .. } in members {
         if let Some(fault) = fault {
-            say!("{address}: {fault}");
+            print_line!("{address}: {fault}");
         }
         for alarm in alarms {
             match alarm.as_str() {
-                "NOSPACE" => say!(
+                "NOSPACE" => print_line!(
                     "{address}: alarm NOSPACE: its database is full, so nothing can be changed. Compact and defragment etcd, then clear the \
                      alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm"
                 ),
-                other => say!("{address}: alarm {other}: replace this member of etcd"),
+                other => print_line!("{address}: alarm {other}: replace this member of etcd"),
             }
         }
     }
@@ -157,7 +157,7 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
 /// The volumes as a table, and what people should know of them.
 pub(crate) fn print_volumes(volumes: &[VolumeView]) {
     if volumes.is_empty() {
-        say!("no volumes: 'loadline volume create NAME --size 10GiB' makes one");
+        print_line!("no volumes: 'loadline volume create NAME --size 10GiB' makes one");
         return;
     }
     let rows: Vec<Vec<String>> = volumes
@@ -176,7 +176,7 @@ pub(crate) fn print_volumes(volumes: &[VolumeView]) {
     write(table(&["volume", "size", "state", "copies in sync", "stripes", "at"], &rows).as_bytes());
     for volume in volumes {
         if let Some(note) = &volume.note {
-            say!("{}: {note}", volume.name);
+            print_line!("{}: {note}", volume.name);
         }
     }
 }

@@ -6,7 +6,7 @@ use loadline_base::units::TimeSpan;
 use loadline_san_node::cluster;
 use loadline_san_node::settings::NodeSettings;
 
-use crate::output::{complain, document};
+use crate::output::{document, print_error};
 use crate::process::exit::Exit;
 
 /// Make a token by which one more node joins the cluster. The command runs on the host of a node.
@@ -29,13 +29,13 @@ pub(super) struct Token {
 pub(super) fn token(args: &Token) -> Exit {
     let settings = match NodeSettings::read(&args.config) {
         Ok(settings) => settings,
-        Err(why) => return complain(Exit::Usage, &why.to_string()),
+        Err(why) => return print_error(Exit::Usage, &why.to_string()),
     };
     match cluster::invite(&settings, args.valid.0) {
         Ok(token) => {
             document(&token.to_string());
             Exit::Done
         }
-        Err(why) => complain(Exit::Usage, &why.to_string()),
+        Err(why) => print_error(Exit::Usage, &why.to_string()),
     }
 }

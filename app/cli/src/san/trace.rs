@@ -4,7 +4,7 @@ use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::node::manage::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
 
 use crate::cluster::client::{Api, Failed, escaped, print_json};
-use crate::output::{complain, say};
+use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Characters of the picture of a request.
@@ -41,26 +41,26 @@ pub(super) struct Trace {
 pub(super) fn trace(args: &Trace) -> Exit {
     match ask(args) {
         Ok(exit) => exit,
-        Err(failed) => failed.complain(),
+        Err(failed) => failed.print_error(),
     }
 }
 
 fn ask(args: &Trace) -> Result<Exit, Failed> {
     let Ok(within_ms) = u32::try_from(args.limit.0.as_millis()) else {
-        return Ok(complain(Exit::Usage, "--for: give 1ms to 1m"));
+        return Ok(print_error(Exit::Usage, "--for: give 1ms to 1m"));
     };
     let path = format!("/v1/volumes/{}/trace", escaped(&args.volume));
     let view: TraceView = args.api.post(&path, TraceRequests { requests: args.requests, within_ms })?;
     if args.api.json {
         return Ok(print_json(&view));
     }
-    say!("{}", args.api.naming(&format!("volume {}, owned by node {}", view.volume, view.owner)));
+    print_line!("{}", args.api.naming(&format!("volume {}, owned by node {}", view.volume, view.owner)));
     if view.requests.is_empty() {
-        say!("no client sent a request within {}", args.limit);
+        print_line!("no client sent a request within {}", args.limit);
     }
     for request in &view.requests {
-        say!();
-        lines(request).iter().for_each(|line| say!("{line}"));
+        print_line!();
+        lines(request).iter().for_each(|line| print_line!("{line}"));
     }
     Ok(Exit::Done)
 }

@@ -11,7 +11,7 @@ use loadline_report::own::{self, Own};
 use loadline_report::{picture, points};
 use loadline_study::RunFolder;
 
-use crate::output::{self, complain, say};
+use crate::output::{self, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::study::bounded;
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: Args) -> Exit {
     for file in &args.files {
         match read(file, &args, &options) {
             Ok(read) => found.push(read),
-            Err(message) => return complain(Exit::Usage, &message),
+            Err(message) => return print_error(Exit::Usage, &message),
         }
     }
     let sources = analysed(found, &options);
@@ -73,12 +73,12 @@ pub(crate) fn run(args: Args) -> Exit {
         let document = serde_json::to_string_pretty(&Analyses::new(sources, &options));
         match document {
             Ok(document) => output::document(&document),
-            Err(error) => return complain(Exit::Failed, &format!("cannot print the analysis: {error}")),
+            Err(error) => return print_error(Exit::Failed, &format!("cannot print the analysis: {error}")),
         }
     } else {
         for (at, source) in sources.iter().enumerate() {
             if at > 0 {
-                say!();
+                print_line!();
             }
             output::write(text(source, args.limit.as_ref()).as_bytes());
             let pictures = args.limit.as_ref().map(|limit| picture::of_analysis(&source.analysis, limit));

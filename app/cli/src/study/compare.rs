@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use loadline_report::compare::{self, Comparison, Run, junit, markdown, text};
 use loadline_study::StudyError;
 
-use crate::output::{self, complain};
+use crate::output::{self, print_error};
 use crate::process::exit::Exit;
 use judge::{JudgeArgs, exit_of, write};
 
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> Exit {
     let outcome = pages.and_then(|pages| Ok((pages, compared(&args)?)));
     let (pages, comparison) = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     match args.json {
         true => output::document(&compare::document(&comparison)),

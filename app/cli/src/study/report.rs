@@ -9,7 +9,7 @@ use loadline_report::{
 };
 use loadline_study::{RunFolder, StudyError};
 
-use crate::output::{self, complain, say};
+use crate::output::{self, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Print what a run measured, and write it as a page, CSV, JSON and Markdown.
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> Exit {
                 output::document(&document.text());
                 Exit::Done
             }
-            Err(error) => complain(error.kind.into(), &error.message),
+            Err(error) => print_error(error.kind.into(), &error.message),
         };
     }
     let outcome = RunFolder::open(&args.folder).and_then(|folder| {
@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Exit {
     });
     let (report, compared, files) = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     let exit = if report.unreadable > 0 { Exit::Findings } else { Exit::Done };
     if args.json {
@@ -86,9 +86,9 @@ pub(crate) fn run(args: Args) -> Exit {
         output::write(format!("\ncompared with the run that --baseline names (A):\n\n{compared}").as_bytes());
     }
     if !files.is_empty() {
-        say!();
+        print_line!();
     }
-    files.iter().for_each(|path| say!("wrote {}", path.display()));
+    files.iter().for_each(|path| print_line!("wrote {}", path.display()));
     exit
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn print(report: &Report) {
         output::write(format!("\n{faults}").as_bytes());
     }
     if let Some(asks) = &report.asks {
-        say!("\nasked: {asks}");
+        print_line!("\nasked: {asks}");
     }
     let verdict = verdict::text(&report.verdict);
     if !verdict.is_empty() {
@@ -131,9 +131,9 @@ pub(crate) fn print(report: &Report) {
     }
     let sentences = findings::sentences(report);
     if !sentences.is_empty() {
-        say!();
+        print_line!();
     }
-    sentences.iter().for_each(|sentence| say!("{sentence}"));
+    sentences.iter().for_each(|sentence| print_line!("{sentence}"));
     // Last: it is no finding.
     let orientation = orientation::text(&report.orientation);
     if !orientation.is_empty() {

@@ -22,7 +22,7 @@ use loadline_study::{Plan, RunFolder, Study, StudyError, read};
 use tokio::sync::watch;
 
 use crate::output::text::quoted;
-use crate::output::{self, complain, say, tell};
+use crate::output::{self, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::study::report;
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> Exit {
     match outcome {
         Ok((None, _)) => Exit::Done,
         Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),
-        Err(error) => complain(error.kind.into(), &error.message),
+        Err(error) => print_error(error.kind.into(), &error.message),
     }
 }
 
@@ -223,9 +223,9 @@ fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop:
     let path = owned.folder.path().to_path_buf();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(e) => return complain(Exit::Failed, &format!("cannot start: {e}")),
+        Err(e) => return print_error(Exit::Failed, &format!("cannot start: {e}")),
     };
-    tell!("run folder: {}", path.display());
+    eprint_line!("run folder: {}", path.display());
     let shown = progress::on_stderr();
     let token = args.token.clone();
     let outcome = runtime.block_on(async {
@@ -244,9 +244,9 @@ fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop:
             match path.join(loadline_study::folder::manifest::FILE).exists() {
                 true => {
                     let left = left(&path);
-                    complain(exit, &format!("{what}\n{left}\nto go on: {}", resume_line(args, &path)))
+                    print_error(exit, &format!("{what}\n{left}\nto go on: {}", resume_line(args, &path)))
                 }
-                false => complain(exit, &what),
+                false => print_error(exit, &what),
             }
         }
     }
@@ -311,7 +311,7 @@ fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exi
     });
     let (report, verdict) = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return complain(error.kind.into(), &error.message),
+        Err(error) => return print_error(error.kind.into(), &error.message),
     };
     if args.json {
         if gate.is_none() {
@@ -319,9 +319,9 @@ fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exi
         }
     } else {
         report::print(&report);
-        say!("\nresults: {}", folder.path().display());
-        say!("page:    {}", quoted(&folder.path().join("report/report.html")));
-        say!("again:   loadline report {}", quoted(folder.path()));
+        print_line!("\nresults: {}", folder.path().display());
+        print_line!("page:    {}", quoted(&folder.path().join("report/report.html")));
+        print_line!("again:   loadline report {}", quoted(folder.path()));
     }
     // What is only seen of all steps together, such as more than the ceiling.
     let doubts = report.steps.iter().filter(|step| step.is_doubtful()).count();
@@ -341,7 +341,7 @@ fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
             files.collect::<Vec<_>>().join(", "),
             resume_line(args, folder.path())
         );
-        return complain(Exit::Findings, &what);
+        return print_error(Exit::Findings, &what);
     }
     exit
 }
@@ -352,7 +352,7 @@ fn exit_of_run(verdict: &RunVerdict) -> Exit {
         let bad = verdict.bad_blocks;
         let what =
             format!("the storage failed: {bad} checks found a block that does not hold the written data");
-        return complain(Exit::Failed, &what);
+        return print_error(Exit::Failed, &what);
     }
     if !verdict.missed.is_empty() {
         return Exit::Missed;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use loadline_fleet::cpus::CpuList;
 use loadline_fleet::{WorkerOptions, run_worker};
 
-use crate::output::complain;
+use crate::output::print_error;
 use crate::process::exit::Exit;
 use crate::process::log::LogArgs;
 
@@ -56,6 +56,6 @@ pub(crate) fn run(args: Args) -> Exit {
     let mut log = |text: &str| tracing::info!("{text}");
     match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut log) {
         Ok(()) => Exit::Done,
-        Err(error) => complain(error.kind.into(), &error.message),
+        Err(error) => print_error(error.kind.into(), &error.message),
     }
 }

@@ -315,7 +315,7 @@ impl Node {
         };
         let device = DeviceId(u64::from(replica.device));
         let made = tokio::task::spawn_blocking(move || {
-            let mut space = space.lock().expect("no_owner panics with it");
+            let mut space = space.lock().expect("no thread panics with it");
             if is_another(&mut devices, &space, new.id.replica, new.key)? {
                 return Err("its device already holds another replica with the same id, which was made before an older copy of \
                  the configuration was put back. Put the newer configuration back, or blank the device and add it again"
@@ -411,7 +411,7 @@ impl Node {
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let key = replica.key;
         let forgotten = tokio::task::spawn_blocking(move || {
-            let mut space = space.lock().expect("no_owner panics with it");
+            let mut space = space.lock().expect("no thread panics with it");
             // One that only has its id is another replica.
             // What it has cannot be read, perhaps; it is not wanted.
             match is_another(&mut devices, &space, ReplicaId(id), key).unwrap_or(false) {

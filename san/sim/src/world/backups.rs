@@ -25,7 +25,7 @@ impl World {
         let copied = self.nodes[node].stores.iter().filter(|(_, store)| !store.is_dead());
         let copies: Vec<_> = copied.map(|(replica, store)| (*replica, (store.backup(), epoch))).collect();
         for (replica, copy) in copies {
-            self.say(|| format!("the device of {replica} is copied at e{}", epoch.0));
+            self.trace_event(|| format!("the device of {replica} is copied at e{}", epoch.0));
             self.backups.insert(replica, copy);
         }
     }
@@ -52,7 +52,7 @@ impl World {
             return;
         }
         let Some((copy, epoch)) = self.backups.remove(&replica) else { return };
-        self.say(|| format!("the device of {replica} is as it was at e{}", epoch.0));
+        self.trace_event(|| format!("the device of {replica} is as it was at e{}", epoch.0));
         self.coverage.count("disk", "goes back");
         self.nodes[node].stores.get_mut(&replica).expect("it has one").put_back(copy);
         self.durability.remove(&replica);

@@ -86,7 +86,7 @@ impl World {
     }
 
     fn commit(&mut self, record: Record) {
-        self.say(|| format!("committed {}", show(&record)));
+        self.trace_event(|| format!("committed {}", show(&record)));
         if self.goes_on_with_branch(&record) {
             return;
         }

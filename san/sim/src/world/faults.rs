@@ -33,7 +33,7 @@ impl World {
             self.merge_delay = rng.below(3 * Settings::LEASE);
             self.coverage.count("situation", "merges are slow");
         }
-        self.say(|| format!("storm: {:?}, merges take {} ms", self.weather, self.merge_delay / MS));
+        self.trace_event(|| format!("storm: {:?}, merges take {} ms", self.weather, self.merge_delay / MS));
         self.after(0, Happening::Fault);
         self.plan_restore();
     }
@@ -42,7 +42,7 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.calm = true;
         self.calm_began = (self.now(), self.config.len());
-        self.say(|| "calm".to_owned());
+        self.trace_event(|| "calm".to_owned());
         self.weather = Weather::CALM;
         self.cut.clear();
         self.cut_from_config.clear();
@@ -85,7 +85,7 @@ impl World {
             }
             8..=9 if self.settings.crashes => self.isolate_owner(),
             10..=11 if self.settings.config => {
-                self.say(|| format!("n{node} cannot reach the configuration store"));
+                self.trace_event(|| format!("n{node} cannot reach the configuration store"));
                 self.cut_from_config.insert(node);
                 if self.rng.chance(2) {
                     self.cut_from_config.clear();
@@ -151,7 +151,7 @@ impl World {
         }
         self.cut_from_config.insert(owner);
         self.coverage.count("situation", "owner is alone");
-        self.say(|| format!("n{owner} serves, and is alone"));
+        self.trace_event(|| format!("n{owner} serves, and is alone"));
         let other = self.rng.index(self.nodes.len());
         if other != owner && self.nodes[other].process.is_some() && self.nodes[other].paused.is_none() {
             match self.tenants.iter().position(|tenant| tenant.node != Some(owner)) {
@@ -178,7 +178,9 @@ impl World {
         }
         let late = self.rng.below(3 * Settings::LEASE);
         let comes_again = self.rng.chance(2);
-        self.say(|| format!("from n{from} to n{to} things come {} ms late, again: {comes_again}", late / MS));
+        self.trace_event(|| {
+            format!("from n{from} to n{to} things come {} ms late, again: {comes_again}", late / MS)
+        });
         match comes_again {
             true => _ = self.repeats.insert((from, to), late),
             false => _ = self.slow.insert((from, to), late),
@@ -192,7 +194,7 @@ impl World {
         if from == to || !self.cut.insert((from, to)) {
             return;
         }
-        self.say(|| format!("nothing goes from n{from} to n{to}"));
+        self.trace_event(|| format!("nothing goes from n{from} to n{to}"));
         self.coverage.count("network", "link cut");
         let length = self.short_or_long();
         self.after(length, Happening::Heal(from, to));
@@ -218,7 +220,7 @@ impl World {
         let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_corrupt_log()) else {
             return;
         };
-        self.say(|| format!("the device of {replica} fails"));
+        self.trace_event(|| format!("the device of {replica} fails"));
         self.coverage.count("disk", "fails");
         self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
     }
@@ -228,7 +230,7 @@ impl World {
         let Some(replica) = self.spare(node, |_| true) else { return };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         if store.corrupt_at(&mut self.rng) {
-            self.say(|| format!("a block of {replica} is corrupted"));
+            self.trace_event(|| format!("a block of {replica} is corrupted"));
             self.coverage.count("disk", "corrupts");
         }
     }
@@ -250,7 +252,7 @@ impl World {
         if slot && store.corrupt_slot(&mut self.rng) || !slot && store.corrupt_log(&mut self.rng) {
             let what = if slot { "slot" } else { "log" };
             self.corrupted.insert(replica);
-            self.say(|| format!("{what} of {replica} is corrupted"));
+            self.trace_event(|| format!("{what} of {replica} is corrupted"));
             self.coverage.count("disk", &format!("{what} corrupts"));
             // Else a start finds it at some other time, or a scrub mends it before.
             if self.nodes[node].process.is_some() && self.rng.chance(2) {
@@ -270,7 +272,7 @@ impl World {
         let replica = replicas[self.rng.index(replicas.len())];
         let most = [5 * MS, 60 * MS, 300 * MS, 2_000 * MS][self.rng.index(4)];
         let length = 5 * MS + self.rng.below(most);
-        self.say(|| format!("the device of {replica} hangs for {} ms", length / MS));
+        self.trace_event(|| format!("the device of {replica} hangs for {} ms", length / MS));
         self.coverage.count("disk", "hangs");
         self.hung.insert(replica);
         self.after(length, Happening::Unhang(replica));
@@ -315,7 +317,7 @@ impl World {
             });
         }
         if let Some(command) = command {
-            self.say(|| format!("n{owner} receives the command {command:?}"));
+            self.trace_event(|| format!("n{owner} receives the command {command:?}"));
             self.step_volume(owner, Event::Command(command));
         }
     }

@@ -208,7 +208,7 @@ impl World {
             at_owner: BTreeSet::new(),
             lingering: BTreeMap::new(),
         });
-        self.say(|| {
+        self.trace_event(|| {
             format!("client {index} connects through n{from} to n{to}: connection {number}, fence {fence}")
         });
         self.coverage.count("forwarder", "a client connects");
@@ -338,7 +338,7 @@ impl World {
         }
         let silent = self.now - session.last_pong > FORWARDER_WAITS;
         if silent {
-            self.say(|| format!("n{from} ends its session {number} with n{to}"));
+            self.trace_event(|| format!("n{from} ends its session {number} with n{to}"));
             self.coverage.count("forwarder", "the forwarding node ends a session");
             self.forwarders.sessions[number].ended = true;
         }
@@ -436,7 +436,7 @@ impl World {
             return false;
         }
         if !session.given_up && self.now - session.last_ping > OWNER_WAITS {
-            self.say(|| format!("n{to} gives up the session {number} of n{from}"));
+            self.trace_event(|| format!("n{to} gives up the session {number} of n{from}"));
             self.coverage.count("forwarder", "the owner gives a session up");
             self.forwarders.sessions[number].given_up = true;
             for one in 0..self.forwarders.connections.len() {
@@ -524,7 +524,7 @@ impl World {
         match item {
             Item::Request(request) => {
                 self.coverage.count("forwarder", "a request arrives");
-                self.say(|| format!("n{to} receives {:?} of connection {number}", request.id));
+                self.trace_event(|| format!("n{to} receives {:?} of connection {number}", request.id));
                 self.connection(number).at_owner.insert(request.id);
                 self.request(to, request);
             }

@@ -58,7 +58,7 @@ impl World {
                 if kind == 2 { "a node is alone" } else { "a node reaches the configuration store only" }
             }
         };
-        self.say(|| format!("{what}: n{one}, for good"));
+        self.trace_event(|| format!("{what}: n{one}, for good"));
         self.coverage.count("lasting", what);
     }
 

@@ -28,7 +28,7 @@ impl World {
         let cut = self.cut.contains(&(from, to)) || self.lasting.cut.contains(&(from, to));
         let cut = cut || entry && self.without_entries.contains(&(from, to));
         if cut || self.rng.chance(self.weather.loses) {
-            self.say(|| format!("n{from} ✗ n{to}"));
+            self.trace_event(|| format!("n{from} ✗ n{to}"));
             return;
         }
         if self.rng.chance(self.weather.doubles) {

@@ -12,7 +12,7 @@ use crate::violation::Violation;
 
 impl World {
     pub(crate) fn fail(&mut self, violation: Violation) {
-        self.say(|| format!("VIOLATION {violation}"));
+        self.trace_event(|| format!("VIOLATION {violation}"));
         self.violation.get_or_insert(violation);
     }
 

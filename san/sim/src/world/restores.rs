@@ -110,7 +110,7 @@ impl World {
         // The newer ones are harder to tell from the newest.
         let from = if self.rng.chance(2) { older.len().saturating_sub(4) } else { 0 };
         let holds = older[from + self.rng.index(older.len() - from)].clone();
-        self.say(|| format!("the configuration store goes back to {}", show(&holds)));
+        self.trace_event(|| format!("the configuration store goes back to {}", show(&holds)));
         self.coverage.count("store", if running { "goes back under nodes that run" } else { "goes back" });
         if !running {
             self.stop_all();
@@ -163,7 +163,7 @@ impl World {
 
     /// While all nodes are stopped, an older record is put back; the node that starts first continues from it.
     pub(crate) fn branch_from(&mut self, holds: Record) {
-        self.say(|| {
+        self.trace_event(|| {
             format!("the configuration store holds {}, and a stale member starts first", show(&holds))
         });
         self.coverage.count("store", "a stale member goes on from an older record");
@@ -239,7 +239,7 @@ impl World {
             self.coverage.count("store", "seen to have gone back");
         }
         if branch || !recovering && self.survivors().is_some() && self.rng.chance(3) {
-            self.say(|| "a person recovers the volume by force".to_owned());
+            self.trace_event(|| "a person recovers the volume by force".to_owned());
             self.stop_all();
             self.forced = true;
             self.restored.as_mut().expect("it went back").recovering = true;
@@ -249,7 +249,9 @@ impl World {
             return;
         }
         let stopped = self.rng.chance(2);
-        self.say(|| format!("the configuration store holds the newest record again, stopped: {stopped}"));
+        self.trace_event(|| {
+            format!("the configuration store holds the newest record again, stopped: {stopped}")
+        });
         self.coverage.count("store", if stopped { "put right" } else { "put right under nodes that run" });
         if stopped {
             self.stop_all();
@@ -303,7 +305,7 @@ impl World {
         let promised = stores.map(|store: &Store| store.durable_promise().epoch).max().unwrap_or(Epoch(0));
         let promised = promised.max(self.record().epoch);
         let record = Box::new(self.held().clone());
-        self.say(|| format!("n{node} is ordered to recover the volume with {survivors:?}"));
+        self.trace_event(|| format!("n{node} is ordered to recover the volume with {survivors:?}"));
         self.step_volume(node, Event::Command(VolumeCommand::Recover { record, survivors, promised }));
     }
 

@@ -41,14 +41,14 @@ impl World {
             }
             match action {
                 replica::Action::Send(to, header, answer) => {
-                    self.say(|| format!("n{node} {id} → {}  {}", header.owner, brief(&answer)));
+                    self.trace_event(|| format!("n{node} {id} → {}  {}", header.owner, brief(&answer)));
                     self.coverage.count("answer", name_of_answer(&answer));
                     let to = to.0 as usize;
                     self.carry(node, to, Happening::ToOwner(to, header, answer));
                 }
                 replica::Action::Store(command) => {
                     self.submitted(node, id, &command);
-                    self.say(|| format!("n{node} {id} does {}", brief(&command)));
+                    self.trace_event(|| format!("n{node} {id} does {}", brief(&command)));
                     let state = &mut self.nodes[node];
                     state.stores.get_mut(&id).expect("a replica has a store").submit(command);
                     self.wake_store(node, id, life);
@@ -135,7 +135,7 @@ impl World {
         }
         let (after, life) = (process.volume.status(), process.life);
         if before != after {
-            self.say(|| format!("n{node}.{life} is {}", name_of_status(after)));
+            self.trace_event(|| format!("n{node}.{life} is {}", name_of_status(after)));
             self.coverage.transition(before, after);
             self.status_changed(node, after);
         }
@@ -152,7 +152,7 @@ impl World {
     fn act(&mut self, node: usize, life: u64, action: volume::Action<Blocks>) {
         match action {
             volume::Action::Send { to, header, message } => {
-                self.say(|| {
+                self.trace_event(|| {
                     format!("n{node}.{life} → {}  e{} {}", header.replica, header.epoch.0, brief(&message))
                 });
                 self.coverage.count("message", name_of_message(&message));
@@ -166,7 +166,7 @@ impl World {
                 self.ask_whether_they_run(node, life, &nodes, within_ns);
             }
             volume::Action::Propose { record, replaces } => {
-                self.say(|| format!("n{node}.{life} proposes {}", show(&record)));
+                self.trace_event(|| format!("n{node}.{life} proposes {}", show(&record)));
                 self.ask(node, life, Question::Propose(record, replaces));
             }
             volume::Action::Fill { request, at, blocks, content } => {

@@ -202,7 +202,7 @@ impl World {
 
     /// A client disconnects, and its requests are dropped. Its node reports that to the owner.
     pub(crate) fn client_goes(&mut self, index: usize) {
-        self.say(|| format!("client {index} goes"));
+        self.trace_event(|| format!("client {index} goes"));
         self.coverage.count("client", "goes");
         self.leave_connection(index);
         let asked = std::mem::take(&mut self.tenants[index].outstanding);
@@ -218,7 +218,7 @@ impl World {
 
     /// An attach is ordered at a node: all clients there are disconnected.
     pub(crate) fn order_attach(&mut self, node: usize) {
-        self.say(|| format!("an attach is ordered at n{node}"));
+        self.trace_event(|| format!("an attach is ordered at n{node}"));
         self.coverage.count("client", "an attach is ordered");
         self.disconnect_forwarded(node);
         let here = |tenant: &Tenant| tenant.outstanding.values().any(|asked| asked.node == node);
@@ -234,7 +234,7 @@ impl World {
     pub(crate) fn attach_at(&mut self, index: usize, node: usize) {
         self.leave_connection(index);
         (self.tenants[index].node, self.tenants[index].let_in) = (Some(node), false);
-        self.say(|| format!("client {index} attaches at n{node}"));
+        self.trace_event(|| format!("client {index} attaches at n{node}"));
         self.coverage.count("client", "attaches");
         self.step_volume(node, Event::Attach);
     }
@@ -343,7 +343,9 @@ impl World {
             RequestOp::Flush => "flush",
         };
         self.coverage.count("client", name);
-        self.say(|| format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART));
+        self.trace_event(|| {
+            format!("client {index} at n{node} asks #{} {name} {sector}+{count}", id.0 % APART)
+        });
         let (first, sectors) = (judged.start, judged.end.saturating_sub(judged.start));
         let through = self.tenants[index].through;
         let asked =
@@ -429,7 +431,7 @@ impl World {
         result: Result<(), Failure>,
     ) {
         self.done += 1;
-        self.say(|| format!("client {index} has #{}: {result:?}", id.0 % APART));
+        self.trace_event(|| format!("client {index} has #{}: {result:?}", id.0 % APART));
         self.ends(asked, result.is_ok());
         match result {
             Ok(()) => self.coverage.count("client", "acknowledged"),
@@ -473,14 +475,16 @@ impl World {
         match &asked.kind {
             Kind::Read { began, .. } | Kind::Map { began, .. } if old => self.history.read_fails(*began),
             Kind::Read { began, values } if well => {
-                self.say(|| format!("  read {:?}", values.iter().map(|v| v >> 12).collect::<Vec<_>>()));
+                self.trace_event(|| {
+                    format!("  read {:?}", values.iter().map(|v| v >> 12).collect::<Vec<_>>())
+                });
                 if let Err(impossible) = self.history.read_ends(*began, asked.sector, values) {
                     self.fail(Violation::Read(impossible));
                 }
             }
             Kind::Map { began, zeroes } if well => {
                 let count = zeroes.iter().filter(|zeroes| **zeroes).count();
-                self.say(|| format!("  {count} of {} sectors are zeroes", zeroes.len()));
+                self.trace_event(|| format!("  {count} of {} sectors are zeroes", zeroes.len()));
                 if let Err(impossible) = self.history.map_ends(*began, asked.sector, zeroes) {
                     self.fail(Violation::Map(impossible));
                 }

@@ -10,7 +10,7 @@ use loadline_san_node::node::manage::{CreateVolume, CreateVolumes, MadeVolume};
 
 use super::names;
 use crate::cluster::client::{Api, Failed, print_json};
-use crate::output::complain;
+use crate::output::print_error;
 use crate::process::exit::Exit;
 
 /// Volumes that are asked for at once: a node makes all of them or none.
@@ -63,7 +63,7 @@ pub(super) struct Create {
 pub(super) fn run(args: Create) -> Result<Exit, Failed> {
     let all = match names::expand(&args.names) {
         Ok(all) => all,
-        Err(why) => return Ok(complain(Exit::Usage, &why)),
+        Err(why) => return Ok(print_error(Exit::Usage, &why)),
     };
     // Sizes are rounded up to whole blocks.
     let size = ByteSize(args.size.bytes().next_multiple_of(4096));
@@ -130,16 +130,16 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
             late.len(),
             named(&late),
         );
-        return Ok(complain(Exit::Failed, &why));
+        return Ok(print_error(Exit::Failed, &why));
     }
     Ok(match args.api.json {
         true => print_json(&made),
-        false => say(&made, size, args),
+        false => print_made(&made, size, args),
     })
 }
 
-/// Says what was made, and where it is attached.
-fn say(made: &[MadeVolume], size: ByteSize, args: &Create) -> Exit {
+/// Prints what was made, and where it is attached.
+fn print_made(made: &[MadeVolume], size: ByteSize, args: &Create) -> Exit {
     let volumes = match made {
         [one] => format!("volume {} of {size} is", one.volume),
         _ => format!("{} volumes of {size} are", made.len()),

@@ -10,7 +10,7 @@ use loadline_san_node::node::manage::{ScrubView, StatusView, VolumeView};
 use loadline_study::check::human;
 
 use crate::cluster::client::{Api, Failed, escaped, print_json, table};
-use crate::output::{complain, say, tell, write};
+use crate::output::{eprint_line, print_error, print_line, write};
 use crate::process::exit::Exit;
 
 /// Between two looks.
@@ -124,7 +124,7 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
     let all = scrub.bytes().1;
     let limit = limit.unwrap_or(LEAST_LIMIT + Duration::from_secs(all / SLOWEST));
     if !api.json {
-        tell!(
+        eprint_line!(
             "{} of volume {name} are being checked; the check ends after at most {} seconds",
             human(ByteSize(all)),
             limit.as_secs()
@@ -162,7 +162,7 @@ fn follow(scrub: &mut Scrub, volume: &VolumeView, until: Instant) {
         bar.set_length(all);
         bar.set_position(done);
         if bar.is_hidden() && reported.elapsed() > EVERY {
-            tell!("{} of {} were checked", human(ByteSize(done)), human(ByteSize(all)));
+            eprint_line!("{} of {} were checked", human(ByteSize(done)), human(ByteSize(all)));
             reported = Instant::now();
         }
         std::thread::sleep(LOOK);
@@ -196,10 +196,10 @@ fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
         found.insert(0, format!("{corrupt} blocks did not match their checksums: {then}"));
     }
     if !found.is_empty() {
-        return complain(Exit::Findings, &found.join("\n"));
+        return print_error(Exit::Findings, &found.join("\n"));
     }
     if !api.json {
-        say!("all blocks match their checksums");
+        print_line!("all blocks match their checksums");
     }
     Exit::Done
 }

@@ -4,32 +4,34 @@ use std::collections::BTreeMap;
 
 use loadline_san_node::node::manage::WaysView;
 
-use crate::output::say;
+use crate::output::print_line;
 
 /// Prints it, by protocol: the fastest first.
 pub(super) fn say_all(ways: &BTreeMap<String, WaysView>) {
     let of = |protocol: &str| ways.get(protocol).cloned().unwrap_or(WaysView { network: None, local: None });
     if let Some(socket) = of("vhost-user-blk").local {
-        say!("QEMU, on that node's machine, with its memory shared (the fastest):");
-        say!("  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem -m 4G");
-        say!(
+        print_line!("QEMU, on that node's machine, with its memory shared (the fastest):");
+        print_line!(
+            "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem -m 4G"
+        );
+        print_line!(
             "  -chardev socket,id=volume,path={socket},reconnect=1 -device vhost-user-blk-pci,chardev=volume"
         );
     }
     let nbd = of("nbd");
     if let Some(uri) = nbd.local {
-        say!("QEMU, on that node's machine:");
-        say!("  -drive file='{uri}',format=raw,if=virtio,cache=none,discard=unmap");
+        print_line!("QEMU, on that node's machine:");
+        print_line!("  -drive file='{uri}',format=raw,if=virtio,cache=none,discard=unmap");
     }
     if let Some(uri) = nbd.network {
-        say!("QEMU, from elsewhere:");
-        say!("  -drive file='{uri}',format=raw,if=virtio,cache=none,discard=unmap");
-        say!("NBD tools:");
-        say!("  nbdinfo '{uri}'");
-        say!("  qemu-img convert -n -p -O raw IMAGE '{uri}'");
+        print_line!("QEMU, from elsewhere:");
+        print_line!("  -drive file='{uri}',format=raw,if=virtio,cache=none,discard=unmap");
+        print_line!("NBD tools:");
+        print_line!("  nbdinfo '{uri}'");
+        print_line!("  qemu-img convert -n -p -O raw IMAGE '{uri}'");
         let (address, name) = uri.trim_start_matches("nbd://").split_once('/').unwrap_or(("", ""));
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "10809"));
-        say!("the kernel's block device, as root:");
-        say!("  nbd-client -N {name} {host} {port} /dev/nbd0");
+        print_line!("the kernel's block device, as root:");
+        print_line!("  nbd-client -N {name} {host} {port} /dev/nbd0");
     }
 }

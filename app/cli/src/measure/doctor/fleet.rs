@@ -14,7 +14,7 @@ use loadline_fleet::{
 use tokio::sync::watch;
 
 use super::Args;
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::study::run::{progress, watched};
 
 /// Seconds that one way takes to be measured.
@@ -93,7 +93,7 @@ async fn paths(fleet: &mut Fleet, workers: &[WorkerInfo]) -> Result<Vec<Measured
     let mut paths = Vec::new();
     if workers.len() > 1 {
         let seconds = workers.len() * WAY_S;
-        tell!("measuring the network between {} hosts, some {seconds} s", workers.len());
+        eprint_line!("measuring the network between {} hosts, some {seconds} s", workers.len());
     }
     for (from, to) in workers.iter().zip(workers.iter().cycle().skip(1)).filter(|(from, to)| from.id != to.id)
     {
@@ -123,14 +123,16 @@ impl Losses {
     fn sink(&self, token: String, workers: u32) -> EventSink {
         let lost = self.clone();
         Box::new(move |event| match event {
-            FleetEvent::Listening { address } => tell!("{}", progress::waiting(address, &token, workers)),
-            FleetEvent::Joined { worker } => tell!("worker {} of {} joined", worker.id, worker.host),
-            FleetEvent::Restarted { worker } => tell!("worker {} is back", worker.id),
+            FleetEvent::Listening { address } => {
+                eprint_line!("{}", progress::waiting(address, &token, workers))
+            }
+            FleetEvent::Joined { worker } => eprint_line!("worker {} of {} joined", worker.id, worker.host),
+            FleetEvent::Restarted { worker } => eprint_line!("worker {} is back", worker.id),
             FleetEvent::Rejected { from, why, count } => {
-                tell!("refused connection from {from}: {why} ({count} so far)");
+                eprint_line!("refused connection from {from}: {why} ({count} so far)");
             }
             FleetEvent::Lost { worker, loss } => {
-                tell!("worker {} is lost: {}", worker.id, loss.message);
+                eprint_line!("worker {} is lost: {}", worker.id, loss.message);
                 let mut all = lost.0.lock().unwrap_or_else(PoisonError::into_inner);
                 all.entry(worker.id.0).or_insert(loss.message);
             }

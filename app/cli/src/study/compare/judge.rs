@@ -7,7 +7,7 @@ use loadline_study::StudyError;
 
 use super::file::Place;
 use crate::output::text::quoted;
-use crate::output::{complain, tell};
+use crate::output::{eprint_line, print_error};
 use crate::process::exit::Exit;
 
 /// What is allowed, and which files are written.
@@ -78,8 +78,8 @@ pub(crate) fn write<T>(pages: &[Page<T>], value: &T) -> Result<(), Exit> {
     let mut written = Ok(());
     for (place, page) in pages {
         match place.write(&page(value)) {
-            Ok(()) => tell!("wrote {place}"),
-            Err(error) => written = Err(complain(Exit::Failed, &error.message)),
+            Ok(()) => eprint_line!("wrote {place}"),
+            Err(error) => written = Err(print_error(Exit::Failed, &error.message)),
         }
     }
     written

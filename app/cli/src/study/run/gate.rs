@@ -13,7 +13,7 @@ use loadline_study::planned_step::Purpose;
 use loadline_study::{Plan, RunFolder, Study, StudyError};
 
 use crate::output::text::quoted;
-use crate::output::{self, complain, say, tell};
+use crate::output::{self, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::study::compare::judge::{JudgeArgs, Page, exit_of, remove_earlier, write};
 
@@ -106,7 +106,7 @@ impl PreparedGate {
             .map(|(label, _)| label)
             .collect();
         if !few.is_empty() {
-            tell!(
+            eprint_line!(
                 "doubtful: {}: a comparison takes {REPEATS_FOR_AN_INTERVAL} repeats a side, and the study has fewer \
                  (run.repeats)",
                 listed(&few, MOST_NAMED)
@@ -121,7 +121,7 @@ impl PreparedGate {
         let outcome = self.compared(folder);
         let (this, history, mut gate) = match outcome {
             Ok(outcome) => outcome,
-            Err(error) => return complain(worse(error.kind.into(), run), &self.advice(&error, folder)),
+            Err(error) => return print_error(worse(error.kind.into(), run), &self.advice(&error, folder)),
         };
         let kept = match self.reason_not_to_keep(&this, run) {
             None => {
@@ -138,7 +138,7 @@ impl PreparedGate {
         match json {
             true => output::document(&document(&gate)),
             false => {
-                say!();
+                print_line!();
                 output::write(text::page(&gate).as_bytes());
             }
         }
@@ -148,7 +148,7 @@ impl PreparedGate {
         }
         match kept {
             Ok(()) => exit,
-            Err(error) => complain(worse(Exit::Failed, exit), &self.advice(&error, folder)),
+            Err(error) => print_error(worse(Exit::Failed, exit), &self.advice(&error, folder)),
         }
     }
 

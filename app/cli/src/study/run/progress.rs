@@ -12,7 +12,7 @@ use loadline_study::folder::result::StepResult;
 use loadline_study::plan::Plan;
 use loadline_study::progress::{Progress, Update};
 
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::output::text;
 
 /// Without a terminal, a line so often while a phase lasts.
@@ -87,7 +87,7 @@ impl Shown {
         match &mut self.screen {
             Screen::Bar(bar) => bar.println(crate::output::plain(text)),
             Screen::Lines { last } => {
-                tell!("{text}");
+                eprint_line!("{text}");
                 *last = Instant::now();
             }
         }
@@ -103,7 +103,7 @@ impl Shown {
             }
             Screen::Lines { last } if last.elapsed() >= EVERY => {
                 *last = Instant::now();
-                tell!("{text}");
+                eprint_line!("{text}");
             }
             Screen::Lines { .. } => {}
         }
