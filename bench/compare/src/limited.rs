@@ -23,7 +23,7 @@ const TAIL: i64 = 1500;
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// By itself.
+    /// It exited with this code.
     Code(i32),
     /// Something killed it.
     Signal(i32),

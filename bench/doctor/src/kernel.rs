@@ -2,7 +2,7 @@
 
 use crate::check::Check;
 
-/// What the least version of each thing is.
+/// The least kernel by which disks of NBD servers can be measured.
 const BENCH: (u32, u32) = (5, 11);
 /// See [`BENCH`].
 const SAN: (u32, u32) = (5, 15);

@@ -55,7 +55,7 @@ pub(crate) type Joined =
 enum Failure {
     /// Trying again can help.
     Again(String),
-    /// It cannot.
+    /// Trying again cannot help.
     Final(FleetError),
 }
 
@@ -65,7 +65,7 @@ struct AnyRefusal {
     refused: AnyRefusalBody,
 }
 
-/// See [`AnyRefusal`].
+/// The fields of a refusal that every version of the protocol has.
 #[derive(Deserialize)]
 struct AnyRefusalBody {
     protocol: u32,

@@ -21,9 +21,9 @@ use crate::token::Digits;
 
 /// Bytes of a message there, and of the one back.
 const MESSAGE: usize = 64;
-/// Messages that are sent at the most, for [`MESSAGES_FOR`] at the most.
+/// The most messages of one measurement, which may end earlier by [`MESSAGES_FOR`].
 const MESSAGES: usize = 10_000;
-/// See [`MESSAGES`].
+/// The longest time for which messages are sent.
 const MESSAGES_FOR: Duration = Duration::from_secs(1);
 /// Connections that carry bytes at once: one alone is often bound by one CPU and not by the network.
 const STREAMS: usize = 4;
@@ -40,9 +40,9 @@ const MOST_AT_ONCE: usize = 16;
 /// How often the listener polls for a connection.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
-/// What a connection is for: its first byte after the key.
+/// The first byte after the key on a connection that carries messages to and fro.
 const FOR_MESSAGES: u8 = b'm';
-/// See [`FOR_MESSAGES`].
+/// The first byte after the key on a connection that carries bytes one way.
 const FOR_BYTES: u8 = b'b';
 
 /// The speed of the network path between two workers while no load runs.

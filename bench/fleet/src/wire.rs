@@ -76,7 +76,7 @@ pub(crate) struct AnyHello {
     pub(crate) hello: AnyHelloBody,
 }
 
-/// See [`AnyHello`].
+/// The fields of a hello that every version of the protocol has.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AnyHelloBody {
     pub(crate) protocol: u32,

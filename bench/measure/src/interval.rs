@@ -165,14 +165,14 @@ impl Interval {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EncodedOperations {
-    /// See [`Operations::response`]; absent if empty.
+    /// Latencies, completed − intended, of I/Os that succeeded, and the ages of those in `censored`; absent if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<EncodedHistogram>,
-    /// See [`Operations::censored`].
+    /// I/Os in `response` that had not completed when waiting for them ended: their age is a lower bound.
     pub censored: u64,
-    /// See [`Operations::bytes`].
+    /// Bytes moved by the I/Os that succeeded.
     pub bytes: u64,
-    /// See [`Operations::errors`].
+    /// I/Os that failed. They are in no histogram.
     pub errors: u64,
 }
 
@@ -180,11 +180,11 @@ pub struct EncodedOperations {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EncodedInterval {
-    /// See [`Interval::second`].
+    /// The second in which the I/Os completed, counted from the beginning of the measured window; negative in warm-up.
     pub second: i64,
-    /// See [`Interval::phase`].
+    /// The phase in which the I/Os were intended.
     pub phase: Phase,
-    /// See [`Interval::disk`].
+    /// The disk's index in its worker.
     pub disk: u32,
     /// The reads; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,10 +192,10 @@ pub struct EncodedInterval {
     /// The writes; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<EncodedOperations>,
-    /// See [`Interval::service`]; absent if empty.
+    /// Completed − issued, reads and writes; only of a rate-driven load; absent if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<EncodedHistogram>,
-    /// See [`Interval::lateness`]; absent if empty.
+    /// Issued − intended: the generator's own delay. Only of a rate-driven load; absent if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<EncodedHistogram>,
     /// The milliseconds with completions: 1000 bits, least significant first, in base64.

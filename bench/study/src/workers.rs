@@ -13,7 +13,8 @@ use loadline_load::{FileIdentity, Job};
 
 use crate::error::StudyError;
 
-/// See [`Fleet`]: each method is the one of the same name, `measure` is [`Fleet::measure_through`].
+/// The operations of a fleet that a run uses. Each method does what the method of [`Fleet`] with the same name does, with the same errors;
+/// `measure` does what [`Fleet::measure_through`] does.
 pub(crate) trait Workers {
     fn workers(&self) -> Vec<WorkerInfo>;
     async fn make_files(

@@ -64,12 +64,12 @@ pub struct VolumeSpec {
     pub node: String,
 }
 
-/// How a volume is used.
+/// The addresses at which a volume is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// By the shared memory of programs on the node that owns it.
+    /// Through shared memory, for programs on the host of the node that owns the volume.
     pub local: Target,
-    /// From anywhere.
+    /// Through NBD over TCP, for any host.
     pub nbd: Target,
     /// Whether it was not there before: nothing was ever written to it.
     pub is_new: bool,

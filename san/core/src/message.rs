@@ -123,14 +123,14 @@ impl<D> Content<D> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Which piece of work of the owner an answer belongs to.
+/// The piece of the owner's work that a request serves. The answer carries the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Job {
-    /// Its place in a table.
+    /// Its place in the owner's table of jobs.
     pub slot: u32,
     /// How often that place was used before.
     pub turn: u32,
-    /// Which part of it.
+    /// The part of the job, counted from 0.
     pub part: u32,
 }
 
@@ -251,25 +251,25 @@ pub enum ToReplica<D> {
     },
     /// What is in these blocks?
     Read {
-        /// For what.
+        /// Names the request: the answer carries the same value.
         job: Job,
-        /// The first.
+        /// The first block, in the group.
         block: u64,
         /// The number of blocks.
         blocks: u32,
     },
     /// What do these blocks hold, as far as is known without reading them?
     Map {
-        /// For what.
+        /// Names the request: the answer carries the same value.
         job: Job,
-        /// The first.
+        /// The first block, in the group.
         block: u64,
-        /// How many: at least one.
+        /// The number of blocks, at least 1.
         blocks: u32,
     },
     /// What is in this entry of its log?
     Fetch {
-        /// For what.
+        /// Names the request: the answer carries the same value.
         job: Job,
         /// Its number in the log.
         number: u64,
@@ -287,11 +287,11 @@ pub enum ToReplica<D> {
     },
     /// Which blocks have changed since an epoch?
     Changed {
-        /// For what.
+        /// Names the request: the answer carries the same value.
         job: Job,
-        /// Since when.
+        /// The epoch: a block has changed if it was written under this epoch or a later one.
         since: Epoch,
-        /// From which block on.
+        /// The first block of the group that the answer covers.
         from: u64,
     },
     /// It is a member, and needs its list no more.
@@ -337,14 +337,14 @@ pub enum ToOwner<D> {
     },
     /// Answer to `Read` and `Fetch`.
     Data {
-        /// For what.
+        /// The value of the request that this answers.
         job: Job,
         /// What is there.
         content: Result<Content<D>, Corrupt>,
     },
     /// Answer to `Map`.
     Mapped {
-        /// For what.
+        /// The value of the request that this answers.
         job: Job,
         /// What the blocks hold: at least the first of them, and as many as the replica describes at once.
         map: Map,
@@ -358,7 +358,7 @@ pub enum ToOwner<D> {
     },
     /// Answer to `Changed`.
     Changed {
-        /// For what.
+        /// The value of the request that this answers.
         job: Job,
         /// Blocks, in rising order.
         ranges: Vec<Range<u64>>,

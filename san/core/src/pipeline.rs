@@ -1,7 +1,8 @@
 //! The entries of one group that its owner has issued and not yet acknowledged.
 //!
-//! A replica keeps its entries without a gap, and says up to which one all are durable. So all that is acknowledged is what
-//! the slowest required replica has: one number for each replica, and no set of answers for each entry.
+//! A replica keeps its entries without a gap, and reports up to which one all are durable. Entries are acknowledged up to
+//! the last one that the slowest required replica has: one number for each replica is enough, and no set of answers for
+//! each entry.
 //!
 //! ```text
 //!  1 … 40 │ 41   42   43   44 │          acknowledged 40, next 45
@@ -16,10 +17,10 @@ use thiserror::Error;
 use crate::ids::{ReplicaId, Sequence};
 use crate::rule::{Rule, left_out};
 
-/// Something a replica says that cannot be.
+/// Why a report of a replica contradicts what was issued or what it reported before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Nonsense {
-    /// It has what was never issued.
+    /// It reports entries that were never issued.
     #[error("{replica} says that all is durable up to entry {said}, and {issued} were issued")]
     Beyond {
         /// The replica that reports it.
@@ -29,7 +30,7 @@ pub enum Nonsense {
         /// The last one that was issued.
         issued: u64,
     },
-    /// It lost what it had said to be durable: it is damaged.
+    /// It has lost entries that it had reported as durable: it is damaged.
     #[error(
         "{replica} has entries up to {said}, and had said that all up to {durable} are durable: it lost some"
     )]
@@ -38,18 +39,18 @@ pub enum Nonsense {
         replica: ReplicaId,
         /// Up to where.
         said: u64,
-        /// Up to where it had said before.
+        /// The last entry that it had reported as durable before.
         durable: u64,
     },
 }
 
-/// See the module. `T`: an entry.
+/// The window of issued entries of one group, and how far each replica is. `T` is an entry.
 #[derive(Debug)]
 pub struct Pipeline<T> {
     acknowledged: Sequence,
-    /// All up to here are acknowledged, and durable on every replica that gets them: they are not needed any more.
+    /// All entries up to this one are acknowledged, and durable on every replica that receives them: they are not needed any more.
     released: Sequence,
-    /// Those after it.
+    /// The entries after `released`, in order.
     window: VecDeque<T>,
     replicas: Vec<Progress>,
 }
@@ -117,11 +118,11 @@ impl<T> Pipeline<T> {
         self.replicas.retain(|p| p.replica != replica || p.required);
     }
 
-    /// A replica says that all is durable up to this entry. Late and doubled messages say less than is known: that is no
-    /// news. Of a replica that gets no entries nothing is taken.
+    /// A replica reports that all entries up to this one are durable. Late and repeated messages report less than is
+    /// known: that is no news. Of a replica that gets no entries nothing is taken.
     ///
-    /// What a replica said before it went and came back must never get here (its session or connection tells): it has
-    /// dropped entries since that it had said to be durable.
+    /// A report from before the replica left and returned must never get here (its session or connection shows that):
+    /// the replica has since dropped entries that it had reported as durable.
     pub fn durable(&mut self, replica: ReplicaId, through: Sequence) -> Result<(), Nonsense> {
         let issued = self.issued();
         let Some(progress) = self.replicas.iter_mut().find(|p| p.replica == replica) else { return Ok(()) };
@@ -132,7 +133,7 @@ impl<T> Pipeline<T> {
         Ok(())
     }
 
-    /// A replica that was connected anew says what it has. Less than it had said before: then it lost something.
+    /// A replica that was connected anew reports what it has. If that is less than it reported before, the replica has lost something.
     pub fn connected(&mut self, replica: ReplicaId, through: Sequence) -> Result<(), Nonsense> {
         if let Some(progress) = self.replicas.iter().find(|p| p.replica == replica)
             && through < progress.durable
@@ -273,7 +274,7 @@ mod tests {
             let mut pipeline = Pipeline::new();
             let mut required = vec![ReplicaId(0)];
             pipeline.require(required.clone());
-            // What each replica has said, since it began to follow, and where it began.
+            // What each replica has reported since it began to follow, and where it began.
             let mut said: BTreeMap<ReplicaId, u64> = [(ReplicaId(0), 0)].into();
             let mut last = 0;
             for (step, which, through) in steps {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// See the module. Ranges that touch are one.
+/// A set of block numbers. Ranges that touch are merged into one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
     /// First block → the one after the last.

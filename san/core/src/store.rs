@@ -33,11 +33,11 @@ pub enum Command<D> {
         sequenced: bool,
         /// What it does.
         entry: Entry<D>,
-        /// See [`Command::CommitPoint`].
+        /// All entries up to this position are acknowledged and in this log, as in [`Command::CommitPoint`].
         commit_point: Position,
-        /// See [`Command::CommitPoint`].
+        /// Entries up to this position are acknowledged, and need not all be in this log, as in [`Command::CommitPoint`].
         acknowledged: Position,
-        /// See [`Command::CommitPoint`].
+        /// The replica's epoch, with which destage stamps extents.
         epoch: Epoch,
     },
     /// How far entries are acknowledged, and what the replica's epoch is: destage stamps what it writes with it. Commit point and
@@ -53,9 +53,9 @@ pub enum Command<D> {
     },
     /// What is in these blocks, the log counted in? → [`Completion::Data`]
     Read {
-        /// For what.
+        /// Names the request: the completion carries the same value.
         tag: Tag,
-        /// The first.
+        /// The first block, in the group.
         block: u64,
         /// The number of blocks.
         blocks: u32,
@@ -63,16 +63,16 @@ pub enum Command<D> {
     /// What do these blocks hold, the log counted in? Nothing is read for that. What the store is not sure of counts as data.
     /// → [`Completion::Mapped`]
     Map {
-        /// For what.
+        /// Names the request: the completion carries the same value.
         tag: Tag,
-        /// The first.
+        /// The first block, in the group.
         block: u64,
-        /// How many: at least one.
+        /// The number of blocks, at least 1.
         blocks: u32,
     },
     /// What is in this entry of the log? → [`Completion::Data`]
     Fetch {
-        /// For what.
+        /// Names the request: the completion carries the same value.
         tag: Tag,
         /// Its number in the log.
         number: u64,
@@ -80,11 +80,11 @@ pub enum Command<D> {
     /// Which blocks are in an extent that is stamped with this epoch or a later one, or are mentioned in the log?
     /// → [`Completion::Changed`]
     Changed {
-        /// For what.
+        /// Names the request: the completion carries the same value.
         tag: Tag,
         /// The epoch.
         since: Epoch,
-        /// From which block on.
+        /// The first block of the group that the answer covers.
         from: u64,
     },
     /// What is in the log above the commit point? The number is to be told with the answer. → [`Completion::Above`]
@@ -125,25 +125,25 @@ pub enum Completion<D> {
     Appended(u64),
     /// Answer to `Read` and `Fetch`.
     Data {
-        /// For what.
+        /// The tag of the command that this answers.
         tag: Tag,
         /// What is there.
         content: Result<Content<D>, Corrupt>,
     },
     /// Answer to `Map`.
     Mapped {
-        /// For what.
+        /// The tag of the command that this answers.
         tag: Tag,
         /// What the blocks hold: at least the first of them, and as many as the store describes at once.
         map: Map,
     },
     /// Answer to `Changed`.
     Changed {
-        /// For what.
+        /// The tag of the command that this answers.
         tag: Tag,
         /// Blocks, in rising order.
         ranges: Vec<Range<u64>>,
-        /// Where to ask on.
+        /// The block at which the next request begins; `None` if these ranges are the last.
         next: Option<u64>,
     },
     /// Answer to the `Above` of this number, in the order of the log.

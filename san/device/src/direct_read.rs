@@ -12,9 +12,10 @@ struct Span {
     blocks: usize,
 }
 
-/// See the module. What lies there may change at any time: it is written, and never looked at.
+/// Spans of memory of another owner, such as a guest, into which blocks are read. The other owner may change the bytes at any time, so this
+/// program writes them and never reads them.
 pub struct DirectRead {
-    /// What keeps the memory.
+    /// Keeps the memory mapped.
     _keep: Rc<dyn Any>,
     first: Option<Span>,
     /// Most have one.

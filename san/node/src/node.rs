@@ -82,22 +82,22 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 /// Why a node does not serve.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// The configuration.
+    /// The configuration store cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It is not in the cluster.
+    /// The cluster has no node of this name.
     #[error("the cluster has no node {0}: 'loadline san join' adds a node")]
     Unknown(String),
-    /// It was.
+    /// The node was removed from the cluster.
     #[error("node {0} was removed from the cluster")]
     Removed(String),
-    /// The process may use too little of something.
+    /// A limit of the process, such as of open files, is too low.
     #[error("{0}")]
     Limit(String),
-    /// The data path.
+    /// The data path failed.
     #[error(transparent)]
     Loop(#[from] LoopError),
-    /// Its identity.
+    /// The files that prove the node's identity cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// It would be reached from other machines, in a cluster whose connections are not protected.

@@ -404,7 +404,7 @@ pub enum Role {
 pub struct ChunkUse {
     /// The replica.
     pub replica: ReplicaId,
-    /// What for.
+    /// The part of the replica for which the chunk is used.
     pub role: Role,
     /// Of a log: which of its chunks, from 0. Of extents: 0.
     pub index: u32,

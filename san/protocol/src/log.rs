@@ -211,9 +211,9 @@ pub enum LogFault {
     OtherGeneration {
         /// The value that is stored.
         stated: u64,
-        /// The first that was expected.
+        /// The lowest generation that was expected.
         from: u64,
-        /// The last.
+        /// The highest generation that was expected.
         to: u64,
     },
     /// A value that cannot be.

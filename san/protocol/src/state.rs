@@ -72,7 +72,7 @@ pub struct ReplicaState {
     pub durable: u64,
     /// The last of the sequence before the record of number [`ReplicaState::end_before`], as far as no record tells it.
     pub end: Position,
-    /// See [`ReplicaState::end`].
+    /// The number of the first record that [`ReplicaState::end`] does not count in.
     pub end_before: u64,
     /// What returns have dropped, oldest first; at most [`MOST_TRUNCATIONS`].
     pub truncations: Vec<Truncation>,

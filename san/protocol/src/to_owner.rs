@@ -68,7 +68,7 @@ const SPARSE: u32 = 4;
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DataBody {
-    /// For what.
+    /// The value of the request that this answers.
     pub job: JobBytes,
     /// 1 if it is the payload, 2 if it is nothing, 3 if the checksum does not match, 4 if it is the payload and has holes.
     pub content: U32,
@@ -99,7 +99,7 @@ impl Wire for ListedBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ChangedIsBody {
-    /// For what.
+    /// The value of the request that this answers.
     pub job: JobBytes,
     /// The block to ask on from; [`NOWHERE`] if these are all.
     pub next: U64,
@@ -115,7 +115,7 @@ impl Wire for ChangedIsBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct MappedBody {
-    /// For what.
+    /// The value of the request that this answers.
     pub job: JobBytes,
     /// The first block that is not described.
     pub until: U64,

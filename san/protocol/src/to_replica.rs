@@ -80,11 +80,11 @@ impl Wire for HeartbeatBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReadBody {
-    /// For what.
+    /// Names the request: the answer carries the same value.
     pub job: JobBytes,
     /// How many: no more than an answer can have.
     pub blocks: U32,
-    /// The first.
+    /// The first block, in the group.
     pub block: U64,
 }
 
@@ -100,11 +100,11 @@ impl Wire for ReadBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct MapBody {
-    /// For what.
+    /// Names the request: the answer carries the same value.
     pub job: JobBytes,
     /// How many: at least one.
     pub blocks: U32,
-    /// The first.
+    /// The first block, in the group.
     pub block: U64,
 }
 
@@ -119,7 +119,7 @@ impl Wire for MapBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FetchBody {
-    /// For what.
+    /// Names the request: the answer carries the same value.
     pub job: JobBytes,
     /// Its number in the log, from 1.
     pub number: U64,
@@ -155,11 +155,11 @@ impl Wire for ReturnBody {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ChangedBody {
-    /// For what.
+    /// Names the request: the answer carries the same value.
     pub job: JobBytes,
-    /// Since this epoch.
+    /// A block has changed if it was written under this epoch or a later one.
     pub since: U64,
-    /// From this block on.
+    /// The first block of the group that the answer covers.
     pub from: U64,
 }
 

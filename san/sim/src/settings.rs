@@ -59,9 +59,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Blocks of a stripe unit, and of a group at the most.
+    /// Blocks of a stripe unit.
     pub const UNIT: u64 = 8;
-    /// See [`Settings::UNIT`].
+    /// The most blocks of a group.
     pub const GROUP: u64 = 64;
     /// Length of leases.
     pub const LEASE: u64 = 100 * MS;

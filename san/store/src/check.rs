@@ -66,9 +66,9 @@ pub struct Held {
     pub slot_at: u64,
     /// Where on it its data is.
     pub at: u64,
-    /// Blocks with data, and blocks of zeroes.
+    /// The number of blocks with data.
     pub data: u32,
-    /// See [`Held::data`].
+    /// The number of blocks that are stored as zeroes.
     pub zeroes: u32,
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::message::Payload;
 
-/// See the module. Records are counted on.
+/// The data of the log's latest records, up to a limit of bytes. Records are numbered without a gap.
 #[derive(Debug)]
 pub(crate) struct Held<D> {
     /// From record `front` on: its data, and how many blocks.

@@ -63,8 +63,8 @@ impl<D: Data> Store<D> {
         Some((self.ring_at(record.at), self.log.length_of(number)))
     }
 
-    /// Records up to this number are known to be durable by something that is durable itself: should one not be found, it
-    /// has been lost.
+    /// A later durable record states that the records up to this number are durable. If one of them cannot be found, it
+    /// was lost.
     pub fn covered(&self) -> u64 {
         self.covered
     }

@@ -190,17 +190,17 @@ pub fn was_used(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result
     }
 }
 
-/// What is wrong with a replica that was opened. It is not used, unless a person goes on with it.
+/// What is wrong with a replica that was opened. The replica is not used, unless a person continues with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Damage {
     /// Records of its log that were durable cannot be read.
     #[error("records {from} to {to} of its log were durable and cannot be read: {fault}")]
     Log {
-        /// The first.
+        /// The number of the first such record.
         from: u64,
-        /// The last.
+        /// The number of the last such record.
         to: u64,
-        /// Why the first cannot.
+        /// Why the first record cannot be read.
         fault: String,
     },
     /// Its log ends before what was durable.

@@ -154,7 +154,7 @@ pub struct Store<D> {
     pub(crate) scrub: Scrub,
     /// Bytes that writers may append yet, while the log is full: what destaging has done lately.
     pub(crate) credit: i64,
-    /// See [`Store::covered`].
+    /// A later durable record states that the records up to this number are durable.
     pub(crate) covered: u64,
     /// The commit point that the log's last record has.
     pub(crate) recorded: Position,

@@ -140,9 +140,9 @@ enum Command {
 /// Whether clients must connect by TLS.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum TlsPolicy {
-    /// They must.
+    /// Clients must use TLS.
     Required,
-    /// They may.
+    /// Clients may use TLS.
     Optional,
 }
 

@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::folder_in;
 
-/// How long anything may take.
+/// How long a command or a start of a node may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// See the module. All of it goes when dropped.
+/// Nodes that run on loopback addresses of this machine, with their folders and devices. Dropping it kills the nodes and removes the
+/// folders.
 pub(crate) struct Cluster {
     program: PathBuf,
     folder: tempfile::TempDir,

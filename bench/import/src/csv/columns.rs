@@ -36,7 +36,7 @@ pub(super) enum Column {
     StatedPercent,
     /// Known, distinguishes rows, and is needed for nothing else.
     Pattern,
-    /// The same.
+    /// Known, distinguishes rows, and is needed for nothing else.
     Copies,
     Unknown(String),
 }

@@ -65,7 +65,7 @@ pub(super) struct BackendState {
     pub(super) refused: Option<Reason>,
 }
 
-/// See the module. It belongs to one thread.
+/// The state of one front-end's connection, which the vhost crate changes through a shared reference. It belongs to one thread.
 #[derive(Debug)]
 pub(super) struct Backend(pub(super) RefCell<BackendState>);
 

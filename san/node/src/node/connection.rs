@@ -45,12 +45,12 @@ impl Connection for Link {
     }
 }
 
-/// A connection of a client that may become protected.
+/// A connection of a client, before or after its handshake of TLS.
 #[derive(Debug)]
 pub(super) enum ClientStream<C> {
-    /// It is not.
+    /// The connection is not encrypted.
     Open(C),
-    /// It is.
+    /// The connection is encrypted by TLS.
     Protected(Box<Stream<C>>),
     /// Its handshake has failed.
     Failed,

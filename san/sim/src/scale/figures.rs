@@ -24,37 +24,37 @@ pub enum Role {
 pub struct Measured {
     /// The cluster.
     pub cluster: Cluster,
-    /// From nothing until all volumes were attached and served.
+    /// Figures of the time until all volumes were attached and served.
     pub attach: Attach,
-    /// While no client asks for anything.
+    /// Figures of a time in which no client sends a request.
     pub steady: Steady,
     /// Each fault.
     pub faults: Vec<Fault>,
-    /// What must not be, and was.
+    /// Rules that were violated; empty if the cluster is correct.
     pub violations: Vec<String>,
 }
 
-/// All volumes are attached at once.
+/// What attaching all volumes at once took.
 #[derive(Debug, Clone, Serialize)]
 pub struct Attach {
-    /// Until all were served.
+    /// Seconds until all volumes were served.
     pub served_s: f64,
     /// Commits of records.
     pub writes: u64,
 }
 
-/// Nothing happens.
+/// What a cluster without faults and without I/O sends and stores.
 #[derive(Debug, Clone, Serialize)]
 pub struct Steady {
-    /// For so long.
+    /// The length of the measured time, seconds.
     pub seconds: f64,
     /// Commits to the configuration store.
     pub commits: u64,
     /// Reads of the configuration store a second, over all nodes.
     pub reads_a_second: f64,
-    /// Messages that a node sends to other nodes a second: the mean of all nodes, and the busiest one.
+    /// Messages that a node sends to other nodes a second: the mean of all nodes.
     pub messages_a_second: f64,
-    /// See above.
+    /// Messages that the busiest node sends to other nodes a second.
     pub messages_a_second_most: f64,
     /// Bytes of these messages a second, before they are framed for the network: the mean of all nodes.
     pub bytes_a_second: f64,
@@ -69,13 +69,13 @@ pub struct Steady {
 pub struct Fault {
     /// What went wrong.
     pub name: &'static str,
-    /// At which nodes.
+    /// The indices of the nodes that it was done to.
     pub nodes: Vec<usize>,
-    /// How long its cause lasted.
+    /// How long its cause lasted, seconds.
     pub lasts_s: f64,
-    /// While its cause lasted.
+    /// Figures of the time in which the cause lasted.
     pub during: Phase,
-    /// From then until all was well.
+    /// Figures of the time from the end of the cause until all volumes were served and redundant.
     pub after: Phase,
 }
 
@@ -84,10 +84,10 @@ pub struct Fault {
 pub struct Phase {
     /// Volumes, by what they had to do with it. Those without any volume are left out.
     pub volumes: Vec<Volumes>,
-    /// Until all volumes were served and redundant again; not given while the cause lasts.
+    /// Seconds until all volumes were served and redundant again; `None` while the cause lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redundant_s: Option<f64>,
-    /// What the configuration store was asked for, by all nodes.
+    /// The calls of all nodes to the configuration store.
     pub store: Store,
 }
 
@@ -96,25 +96,26 @@ pub struct Phase {
 pub struct Volumes {
     /// The role.
     pub role: Role,
-    /// How many.
+    /// The number of volumes.
     pub count: usize,
-    /// Commits of their records: of all, and of the volume with the most.
+    /// Commits of the records of all these volumes.
     pub writes: u64,
-    /// See above.
+    /// Commits of the record of the volume with the most.
     pub writes_most: u32,
-    /// How long a write of their clients waited, the longest of each volume: the median of the volumes, and the most.
+    /// The longest wait of a client's write, seconds: the median of the volumes.
     pub stall_median_s: f64,
-    /// See above.
+    /// The longest wait of a client's write, seconds: the volume with the longest.
     pub stall_most_s: f64,
-    /// Until all copies of a volume were in sync: the median of those that were not, and the most. Not given while the cause lasts.
+    /// Seconds until all copies of a volume were in sync: the median of the volumes that had a copy out of sync. `None` while the cause
+    /// lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redundant_median_s: Option<f64>,
-    /// See above.
+    /// Seconds until all copies of a volume were in sync: the slowest volume. `None` while the cause lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redundant_most_s: Option<f64>,
 }
 
-/// What the configuration store was asked for.
+/// Calls of nodes to the configuration store.
 #[derive(Debug, Clone, Serialize)]
 pub struct Store {
     /// Commits of records.
@@ -123,17 +124,17 @@ pub struct Store {
     pub question_commits: u64,
     /// Commits of the catalog of copies.
     pub catalog_commits: u64,
-    /// Calls that read, of which `whole_reads` read the whole configuration.
+    /// Calls that read, `whole_reads` included.
     pub reads: u64,
-    /// See above.
+    /// Calls that read the whole configuration.
     pub whole_reads: u64,
     /// Bytes of whole configurations that were read.
     pub whole_bytes: u64,
-    /// The most commits, reads and such bytes in one second.
+    /// The most commits in one second.
     pub commits_a_second_most: u64,
-    /// See above.
+    /// The most reads in one second.
     pub reads_a_second_most: u64,
-    /// See above.
+    /// The most bytes of whole configurations that were read in one second.
     pub bytes_a_second_most: u64,
 }
 
