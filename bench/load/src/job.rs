@@ -46,14 +46,14 @@ pub struct Job {
     pub measure: TimeSpan,
     /// Load after the measured window. Whole seconds.
     pub cool_down: TimeSpan,
-    /// How long I/Os that were intended and have not completed are waited for, before they are counted with
-    /// their age.
+    /// The longest time to wait for I/Os that were intended and have not completed, before they are counted
+    /// with their age.
     pub drain: TimeSpan,
-    /// Where the random numbers begin. Two workers of one step get different seeds.
+    /// The seed of the random numbers. Two workers of one step get different seeds.
     pub seed: u64,
     /// The engine that hands I/Os to the kernel.
     pub engine: Engine,
-    /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
+    /// Spin on the completion queue instead of sleeping: the lowest latency, at the cost of a whole core for each thread.
     pub poll: bool,
     /// Load threads of the other jobs of the same step on its host, whatever CPUs they are bound to. Polling for
     /// completions before sleeping only pays where there are CPUs for it.

@@ -30,7 +30,7 @@ pub struct BenchResult {
     pub targets: Vec<String>,
     /// The load.
     pub profile: Profile,
-    /// Where the random numbers began.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// The engine that handed the I/Os to the kernel: `io_uring`, `vhost-user`, `librbd`, `threads` or `null`; and whether it polled for completions before sleeping.
     pub engine: String,

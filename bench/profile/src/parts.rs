@@ -161,11 +161,11 @@ impl From<OfferedRate> for String {
     }
 }
 
-/// What writes write. It matters to a storage that compresses, deduplicates or finds zeros.
+/// The content of written blocks. It matters to storage that compresses, deduplicates or finds zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Data {
-    /// Random bytes, different in every block: nothing can be saved.
+    /// Random bytes, different in every block, which neither compress nor deduplicate.
     #[default]
     Random,
     /// Random bytes and runs of zeros in a proportion that compresses to the ratio.

@@ -16,7 +16,7 @@ pub struct Profile {
     pub block_size: ByteSize,
     /// Threads on each disk, 1 to 1024.
     pub threads: u32,
-    /// I/Os that each thread keeps outstanding, 1 to 65536. With a rate it is the most that it lets be outstanding.
+    /// I/Os that each thread keeps outstanding, 1 to 65536. With a rate, the most I/Os that each thread has outstanding.
     pub outstanding: u32,
     /// Percent of the I/Os that are writes, 0 to 100; the others are reads. It is decided for each I/O anew.
     pub write_percent: u8,
@@ -38,13 +38,13 @@ pub struct Profile {
     /// The rate at which I/Os are due. Not given, each completed I/O is followed by the next at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<OfferedRate>,
-    /// What writes write.
+    /// The content of written blocks.
     pub data: Data,
     /// Bypass the page cache (`O_DIRECT`).
     pub direct: bool,
     /// A write completes only when it is durable (`O_DSYNC`, `FILE_FLAG_WRITE_THROUGH`).
     pub write_through: bool,
-    /// After so many writes a thread makes them durable with `fdatasync`. Not given, never.
+    /// After this many writes a thread makes them durable with `fdatasync`. Not given, it never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u32>,
 }

@@ -26,12 +26,12 @@ pub enum WorkerCounts {
     These(Vec<u32>),
 }
 
-/// Values that profiles are measured with. What is not given is not varied.
+/// Values that profiles are measured with. A key that is not given is not varied.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Axes {
     /// Percent of each disk that is written before it is measured, such as `["25%", "75%"]`: how full the storage is.
-    /// Levels are measured from the lowest to the highest, since what is full is not emptied.
+    /// Levels are measured from the lowest to the highest, because disks are not emptied between levels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fill_level: Vec<Share>,
     /// Bytes in each I/O.
@@ -55,12 +55,13 @@ pub struct Axes {
     /// The rate that each worker offers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rate: Vec<OfferedRate>,
-    /// Percent of the workers whose volumes are owned by another node, which they reach over the network, such as
-    /// `[0, 50, 100]`: how it is where machines and their disks have drifted apart. Of a cluster of the run's own only.
+    /// Percent of the workers whose volumes are owned by another node, which they reach over the network, such as `[0,
+    /// 50, 100]`: as in a cluster whose virtual machines have moved away from their disks. Only for a cluster that the
+    /// run starts itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unaligned_percent: Vec<u8>,
-    /// How many workers put the load on, such as `[1, 4, 16]`, or `"each"` for growth by one worker at a time. They come
-    /// in a circle over the nodes: the first worker of each node, then the second of each.
+    /// How many workers generate the load, such as `[1, 4, 16]`, or `"each"` for growth by one worker at a time. Workers
+    /// are added round robin over the nodes: the first worker of each node, then the second of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkerCounts>,
 }

@@ -79,7 +79,7 @@ pub struct Study {
     /// The ceilings of the devices and the network below the storage, measured before the fleet starts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ceilings: Ceilings,
-    /// How it is run.
+    /// How the study is run: repeats, engine, limits.
     #[serde(default)]
     pub run: RunSection,
 }
@@ -148,19 +148,18 @@ pub struct TargetSection {
     /// study file. Not given, they are created in the run's own folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Existing block devices or files (or `null:1GiB`, which measures the generator itself), as many as there
-    /// are disks. Workers get them in the order of their names: those of nodes in the order `a/0`, `a/1`, `b/0`, and
-    /// those that join by the names that they bring; therefore workers that join only read them, but images of a Ceph cluster
-    /// (`rbd:POOL/IMAGE`), which are the same from everywhere. Writing to them needs
-    /// `--destroy-data`.
+    /// Existing block devices or files (or `null:1GiB`, which measures the generator itself), as many as there are disks.
+    /// Workers get them in the order of the workers' names: `a/0`, `a/1`, `b/0`, or the names of workers that join. A study
+    /// cannot say on which host a device is, so workers that join only read devices, except images of a Ceph cluster
+    /// (`rbd:POOL/IMAGE`), which are the same from every host. Writing to them needs `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
     /// A cluster of the virtual SAN, of as many nodes as the fleet has, which is started for the run on this machine:
     /// each disk is a volume, owned by its worker's node. Its data are in the run's folder, and removed at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub san: Option<SanSection>,
-    /// How faults are done to the storage below the folder or the devices, which is not the run's own: by commands, or by a
-    /// person who is asked. `faults` and `[[condition]]` name its nodes.
+    /// How faults are caused in external storage, which holds the folder or the devices: by commands, or by a person at the
+    /// terminal. `faults` and `[[condition]]` name its nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalSpec>,
 }
@@ -188,7 +187,7 @@ pub struct SanSection {
     #[schemars(range(min = 1, max = 12))]
     pub stripes: Option<u32>,
     /// The log of each replica, of which a seventh may be in flight at once; 256MiB by default, 32MiB at the least.
-    /// Smaller logs make a study of many volumes fit a small disk, and are full, and destaged, sooner.
+    /// With smaller logs a study of many volumes fits a small disk, but the logs fill and are destaged sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
     /// How workers reach their volumes.
@@ -271,20 +270,20 @@ impl Condition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TimedFault {
-    /// When, from the beginning of the window.
+    /// When the fault begins, counted from the beginning of the window.
     pub at: TimeSpan,
-    /// What is done.
+    /// The fault.
     #[serde(rename = "do")]
     pub what: FaultKind,
-    /// To which node.
+    /// The name of the node.
     pub node: String,
-    /// Even if it leaves a volume without a copy that has everything.
+    /// Cause the fault even if it leaves a volume without a copy that has all data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
 impl TimedFault {
-    /// What is done, whenever.
+    /// The fault without its time.
     pub fn fault(&self) -> Fault {
         Fault { what: self.what, node: self.node.clone(), force: self.force }
     }
@@ -334,11 +333,11 @@ pub struct FleetSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenNodeIsGone {
-    /// They go on where their volumes are served then, as virtual machines that are started again: each node that is left
-    /// carries more of them.
+    /// Workers continue on the node that serves their volume then, like virtual machines that are started again there:
+    /// each remaining node carries more of them.
     #[default]
     Move,
-    /// They take no part in the loads, so that each node that is left carries as many as before: only the number of nodes
+    /// Workers take no part in the loads, so each remaining node carries as many as before: only the number of nodes
     /// changes, and not the load of each.
     Rest,
 }
@@ -359,7 +358,7 @@ impl Default for FleetSection {
     }
 }
 
-/// How long each part of a step is. Whole seconds, since series are kept by the second.
+/// How long each part of a step is. Whole seconds, because a series has one entry for each second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Phases {
@@ -367,18 +366,18 @@ pub struct Phases {
     /// that was never written costs nothing to read. Not given: yes for files that are created, no for devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill: Option<bool>,
-    /// Load before it is measured.
+    /// How long the load runs before the measured window.
     pub warm_up: TimeSpan,
-    /// Before that, load until it is steady (SNIA PTS: over the last five rounds, IOPS within 20 %, and their trend
-    /// within 10 % of their mean). Loads that follow each other and differ only in how much is outstanding, offered or
-    /// by how many workers, share one.
+    /// A phase before `warm_up`, in which the load runs until the IOPS are steady (SNIA PTS: over the last five
+    /// rounds, IOPS within 20 %, and their trend within 10 % of their mean). Loads that follow each other and differ
+    /// only in depth, rate or number of workers share one such phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steady: Option<SteadyGoal>,
     /// The measured window of each step.
     pub measure: TimeSpan,
-    /// Load after it was measured, so that workers which end a little later are measured under the whole load.
+    /// How long the load continues after the measured window, so that workers which end a little later are measured under the whole load.
     pub cool_down: TimeSpan,
-    /// How long I/Os of the window that have not completed are waited for.
+    /// The longest time to wait for I/Os of the window that have not completed.
     pub drain: TimeSpan,
 }
 
@@ -395,7 +394,7 @@ impl Default for Phases {
     }
 }
 
-/// How it is run.
+/// How the study is run: repeats, engine, limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunSection {
@@ -403,11 +402,11 @@ pub struct RunSection {
     /// drift of the storage reaches all of them. With six or more the report states a confidence level.
     #[schemars(range(min = 1, max = 1000))]
     pub repeats: u32,
-    /// Where the random numbers begin. Every worker of every step gets its own, derived from this.
+    /// The seed of the random numbers. Every worker of every step gets a seed of its own, derived from this one.
     pub seed: u64,
     /// What submits I/Os to the kernel.
     pub engine: Engine,
-    /// Spin on the completion queue instead of sleeping: the lowest latency, for a whole core a thread.
+    /// Spin on the completion queue instead of sleeping: the lowest latency, at the cost of a whole core for each thread.
     pub poll: bool,
     /// Write blocks that identify their writer, check every block read, and scan the disks after each step that
     /// writes: acknowledged writes that are lost are found.
@@ -415,8 +414,8 @@ pub struct RunSection {
     /// Limits that every step must keep; a run that misses one exits with 99.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Stop conditions for storage in production: when one second of one worker is worse than this, the load of all workers
-    /// ends, and the run with 99. That step counts for nothing; `--resume` measures it anew.
+    /// Stop conditions for storage in production: if one second of one worker exceeds a limit, the load of all workers
+    /// ends, and the run exits with 99. The step does not count; `--resume` measures it again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop_if: Vec<StopIf>,
 }

@@ -201,8 +201,8 @@ pub struct CeilingNode {
     /// Instead of devices: a folder on the same storage, in which a scratch file is made, filled, measured and removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Its address on the network of the storage, to measure that between the nodes; that of its workers' connection to the
-    /// controller by default.
+    /// The node's address on the network of the storage, over which the network between nodes is measured. By default the
+    /// address of its workers' connection to the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     /// Size of the scratch file; 1GiB by default.
@@ -221,7 +221,7 @@ impl CeilingNode {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SteadyGoal {
-    /// Past this, it is measured all the same, and marked as not steady. Whole seconds, at least 10.
+    /// The longest time. If the load is not steady then, it is measured nevertheless and marked as not steady. Whole seconds, at least 10.
     pub limit: TimeSpan,
     /// The length of a round: the last five of them decide. Whole seconds; a tenth of the limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ pub struct ProfileEntry {
     /// Threads on each disk, 1 to 1024.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// I/Os that each thread keeps outstanding; with a rate it is the most that it lets be outstanding.
+    /// I/Os that each thread keeps outstanding; with a rate, the most I/Os that each thread has outstanding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding: Option<u32>,
     /// Percent of the I/Os that are writes, 0 to 100; the others are reads.
@@ -33,7 +33,7 @@ pub struct ProfileEntry {
     /// Where one I/O goes after another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Pattern>,
-    /// Random offsets are multiples of it, and sequential ones advance by it. Not given, it is the block size.
+    /// Random offsets are multiples of this size, and sequential ones advance by it. Not given, it is the block size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<ByteSize>,
     /// How much of each disk is used, such as `10%` or `4GiB`. Not given, all of it.
@@ -49,7 +49,7 @@ pub struct ProfileEntry {
     /// each completed I/O is followed by the next at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<OfferedRate>,
-    /// What writes write.
+    /// The content of written blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,
     /// Bypass the page cache (`O_DIRECT`).
@@ -58,7 +58,7 @@ pub struct ProfileEntry {
     /// A write completes only when it is durable (`O_DSYNC`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_through: Option<bool>,
-    /// After so many writes a thread makes them durable with `fdatasync`. Not given, never.
+    /// After this many writes a thread makes them durable with `fdatasync`. Not given, it never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u32>,
 }

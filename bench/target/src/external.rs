@@ -29,24 +29,25 @@ const HEALTH: [(&str, &str); 1] = [("LOADLINE_ACTION", "health")];
 pub(crate) const ACTIONS: [&str; 7] =
     ["kill", "freeze", "cut", "fail-device", "slow-device", "fill", "return"];
 
-/// How things are done to external storage.
+/// How faults are caused in external storage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalSpec {
     /// Its nodes, as the storage calls them.
     pub nodes: Vec<String>,
-    /// What is run for what is done: `kill`, `freeze`, `cut`, `fail-device`, `slow-device`, `fill`, `return`. Each is a line for
-    /// `/bin/sh -c`, in whose environment `$NODE` is the node, `$BY` the span of `slow-device`, `$LOADLINE_ACTION` what is done,
-    /// and `$LOADLINE_WAS`, when a node returns, what was done to it. Exit code 0: it is done.
+    /// The command for each action: `kill`, `freeze`, `cut`, `fail-device`, `slow-device`, `fill`, `return`. Each is a line for
+    /// `/bin/sh -c`. The environment has the node as `$NODE`, the delay of `slow-device` as `$BY`, the action as
+    /// `$LOADLINE_ACTION` and, when a node returns, the fault that is undone as `$LOADLINE_WAS`. Exit code 0 means that the
+    /// action is done.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, String>,
-    /// What tells whether every copy of everything is in sync, a line for `/bin/sh -c`: exit code 0 if it is, 1 if not yet.
+    /// A line for `/bin/sh -c` that checks whether every copy is in sync: exit code 0 if so, 1 if not yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
-    /// A person is asked, at the terminal, for whatever has no command.
+    /// Ask a person at the terminal to carry out each action that has no command.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prompt: bool,
-    /// How long each command may take, and a person: 10 minutes by default.
+    /// The time limit of each command, and of each action of a person: 10 minutes by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<TimeSpan>,
 }

@@ -6,39 +6,39 @@ use loadline_base::units::TimeSpan;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is done.
+/// The kind of a fault, or the end of all faults of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// Its process is killed, as by a power cut.
+    /// The node's process is killed, as by a power cut.
     Kill,
-    /// It stands still, and its connections stay open.
+    /// The node's process is stopped, and its connections stay open.
     Freeze,
-    /// Nothing that it says reaches another node, nor the other way.
+    /// The node receives nothing from other nodes, and they receive nothing from it.
     Cut,
-    /// Its devices do nothing any more.
+    /// Each I/O of the node's devices fails.
     FailDevice,
-    /// Its devices take longer, each I/O by so much.
+    /// Each I/O of the node's devices takes this much longer.
     SlowDevice {
         /// By how much.
         by: TimeSpan,
     },
-    /// What is free on its devices is taken.
+    /// The free space of the node's devices is used up.
     Fill,
-    /// Whatever was done to it is taken back.
+    /// All faults of the node are undone.
     Return,
 }
 
-/// Something that is done to a node.
+/// A fault that begins at a node, or `return`, which ends the node's faults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// What is done to the node.
+    /// The fault.
     #[serde(rename = "do")]
     pub what: FaultKind,
-    /// To which node.
+    /// The name of the node.
     pub node: String,
-    /// Even if it leaves a volume without a copy that has everything.
+    /// Cause the fault even if it leaves a volume without a copy that has all data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
