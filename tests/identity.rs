@@ -313,7 +313,7 @@ fn the_api_beyond_one_machine_wants_an_access() {
     assert_eq!(by_token(address, &authority, &token, "GET"), 200);
     assert_eq!(by_token(address, &authority, &token, "POST"), 403);
     assert_eq!(by_token(address, &authority, "loadline-api-AAAA", "GET"), 401);
-    // What is taken back ends.
+    // An access that is revoked is refused.
     cluster.loadline(&["san", "access", "remove", "eve", "--config", &settings(&cluster, 1)]);
     let begun = Instant::now();
     loop {

@@ -331,7 +331,7 @@ fn messages_that_are_wrong_end_the_connection() {
         ("a queue that is moved", say::SET_VRING_ADDR, places(0, USER, USER + 4096, USER + 8192)),
         ("a queue of another size", say::SET_VRING_NUM, state(0, 8)),
         ("another index", say::SET_VRING_BASE, state(0, 8)),
-        ("its memory is taken back", say::REM_MEM_REG, one_region(GUEST, all, USER, 0)),
+        ("its memory is removed", say::REM_MEM_REG, one_region(GUEST, all, USER, 0)),
     ];
     for (what, request, body) in cases {
         let mut guest = Guest::new(0);

@@ -29,7 +29,7 @@ pub(crate) struct Api {
     #[arg(long, value_name = "ADDRESS", env = "LOADLINE_API", default_value = "127.0.0.1:7400")]
     pub(crate) api: ApiAddress,
     /// The file that proves your access to an API at an https address, from 'loadline san access add'. With the path of a
-    /// node's api.sock none is needed.
+    /// node's api.sock no such file is needed.
     #[arg(long, value_name = "FILE", env = "LOADLINE_ACCESS")]
     access: Option<PathBuf>,
     /// Print JSON.

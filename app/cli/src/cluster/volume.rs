@@ -82,8 +82,8 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Decide whether clients over the network must connect by TLS, with a certificate. It holds for clients that connect
-    /// from now on. Clients at a unix socket of the node's host need none.
+    /// Decide whether clients over the network must connect by TLS, with a certificate. The decision holds for clients
+    /// that connect from now on. Clients at a unix socket of the node's host need no certificate.
     #[command(after_help = "Examples:\n  \
         loadline volume tls db required\n  \
         loadline san access add vm-7 --role client --out vm-7-tls --config /srv/loadline/node-1/node.toml\n  \

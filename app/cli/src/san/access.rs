@@ -14,11 +14,10 @@ use crate::cluster::client::{print_json, table};
 use crate::output::{document, print_error, print_line};
 use crate::process::exit::Exit;
 
-/// Give people and programs access to the API, list accesses, and take accesses back. The commands run on the host of a
-/// node.
+/// Give people and programs access to the API, list accesses, and revoke them. The commands run on the host of a node.
 ///
 /// A node's API is open to the node's own machine if its address is one of that machine alone (127.0.0.1). At any other
-/// address it takes only requests of those that have an access.
+/// address the API accepts only requests that prove an access.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -36,7 +35,7 @@ enum Command {
     Add(Add),
     /// List accesses.
     List(List),
-    /// Take an access back. Each node refuses it as soon as the node has read the change, within about a second.
+    /// Revoke an access. Each node refuses the access as soon as the node has read the change, within about a second.
     Remove(Remove),
 }
 
@@ -44,7 +43,7 @@ enum Command {
 struct Add {
     /// The name of the access: of a person, or of a program.
     name: String,
-    /// What it may do.
+    /// What the holder of the access may do.
     #[arg(long, value_name = "ROLE")]
     role: RoleName,
     /// The file to write; for the role client a folder with ca-cert.pem, client-cert.pem and client-key.pem, as QEMU and
@@ -85,9 +84,9 @@ struct Remove {
 enum RoleName {
     /// Use volumes over NBD with TLS, and nothing of the API.
     Client,
-    /// Look at everything.
+    /// Read everything and change nothing.
     Viewer,
-    /// Look at everything, and change everything that the API can change.
+    /// Read everything, and change everything that the API can change.
     Operator,
 }
 
@@ -106,7 +105,7 @@ pub(super) fn access(args: &Args) -> Exit {
         Command::List(args) => list(args, &settings),
         Command::Remove(args) => match cluster::take_access_back(&settings, &args.name) {
             Ok(true) => {
-                print_line!("access {} is taken back", args.name);
+                print_line!("access {} is revoked", args.name);
                 Exit::Done
             }
             Ok(false) => print_error(

@@ -60,8 +60,8 @@ pub(super) struct Dev {
     /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
     network: Ipv4Addr,
-    /// How connections between the nodes are protected. Beyond one machine they always are; here the option shows what
-    /// that costs. An existing cluster keeps its own.
+    /// How connections between the nodes are protected. A cluster on several hosts always protects them; here the
+    /// option shows what protection costs. An existing cluster keeps its protection.
     #[arg(long, value_name = "KIND", default_value = "open")]
     transport: Protection,
 }

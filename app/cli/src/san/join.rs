@@ -44,11 +44,12 @@ pub(super) struct Join {
     #[arg(long = "port", value_name = "PROTOCOL=PORT", value_parser = protocol_port)]
     ports: Vec<(Protocol, u16)>,
     /// The token by which the node joins a cluster whose nodes authenticate each other. 'loadline san init' prints
-    /// one for the first node, and 'loadline san token' makes one for each further node. @FILE reads it from a file.
+    /// one for the first node, and 'loadline san token' makes one for each further node. @FILE reads the token from
+    /// a file.
     #[arg(long, value_name = "TOKEN", env = "LOADLINE_JOIN_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A name of the node's host by which clients of the API call it, beside the host's own name. It can be given several
-    /// times.
+    /// A further name of the node's host that clients of the API may use, besides the host's own name. The option can be
+    /// given several times.
     #[arg(long = "api-name", value_name = "NAME")]
     api_names: Vec<String>,
 }

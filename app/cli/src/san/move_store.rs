@@ -7,8 +7,8 @@ use crate::process::exit::Exit;
 
 /// Move the configuration of a cluster to a new store, while its nodes and volumes are in use.
 ///
-/// The nodes follow within seconds, and write the new URL into their node.toml. If the command is cut short, nothing can be
-/// changed in the cluster until the command has run again.
+/// The nodes use the new store within seconds, and write the new URL into their node.toml. If the command is interrupted,
+/// nothing can be changed in the cluster until the command has run again.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  loadline san move-store /srv/loadline/cluster.db etcd://10.0.0.1,10.0.0.2,10.0.0.3"
@@ -16,7 +16,7 @@ use crate::process::exit::Exit;
 pub(super) struct MoveStore {
     /// The configuration store that the cluster uses.
     from: StoreUrl,
-    /// The new configuration store, in which nothing is yet. The nodes must reach it.
+    /// The new configuration store, which must be empty. The nodes must reach it.
     to: StoreUrl,
 }
 

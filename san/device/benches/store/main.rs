@@ -486,9 +486,9 @@ fn full_log() {
     let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
     let slowest = seconds.iter().copied().fold(f64::MAX, f64::min);
     let full = format!("the log is filled to {} %", fill.log_used * 100 / fill.log_bytes);
-    row("a full log on a disk: writes, as many as are destaged", &format!("{mean:.0}/s"), &full);
+    row("on a disk, with a full log: writes, which wait for destaging", &format!("{mean:.0}/s"), &full);
     row(
-        "the slowest of 20 seconds, of that",
+        "the same: the slowest of 20 seconds, as a share of the mean",
         &format!("{:.2}", slowest / mean),
         &at_least(slowest / mean, 0.5),
     );
