@@ -1,4 +1,4 @@
-//! The rules of `docs/explanation/san-rules.md` that can be left out, one at a time, to see the simulator find out.
+//! The rules of `docs/explanation/san-rules.md` that can be left out, one at a time, to check that the simulator finds the violation.
 //!
 //! Without the feature `mutants` nothing can be left out, and [`left_out`] is `false` at compile time.
 
@@ -19,7 +19,7 @@ pub enum Rule {
     P4All,
     /// A request waits for earlier ones that overlap it.
     W1,
-    /// A commit point is taken only with the epoch that it came with.
+    /// A commit point is accepted only with the epoch that it came with.
     W2,
     /// The swap comes before the acknowledgement.
     W3,
@@ -27,25 +27,25 @@ pub enum Rule {
     W4,
     /// Entries are appended without a gap.
     W5,
-    /// No write is taken with fewer replicas in sync than the policy asks for.
+    /// No write is accepted with fewer replicas in sync than the policy requires.
     W6,
     /// Nothing that may need more room is issued while a member that must have it is full.
     W7,
-    /// A lease counts from when it was asked for.
+    /// A lease counts from when it was requested.
     L1,
-    /// Leases are looked at when the read completes.
+    /// Leases are checked when the read completes.
     L2,
     /// A member that has just started refuses to be sealed for the length of a lease.
     L3,
     /// A read needs leases at all.
     L4,
-    /// What an owner gives back is what it was granted before it said so.
+    /// An owner releases only the leases that it was granted before it sent the release.
     L5,
     /// Only a replica that its process has made itself is sealed without the wait of L3. That a replica holds nothing proves nothing.
     L6,
     /// A replica that is sealed after the reports were merged is excluded.
     T1,
-    /// What departed earlier keeps its epoch.
+    /// A replica that departed earlier keeps the epoch of its departure.
     T2,
     /// Nothing is served before the second swap is known to have committed.
     T3,
@@ -61,23 +61,23 @@ pub enum Rule {
     T9,
     /// A member whose log ends below the highest commit point is left out.
     T10,
-    /// What was asked for in a former ownership is not taken.
+    /// The answer to a request of a former ownership is dropped.
     T11,
-    /// A request that waits is carried out only while the volume was not attached elsewhere since.
+    /// A waiting request is carried out only if the volume was not attached elsewhere since.
     T12,
-    /// What was asked for before an attach that was ordered is never carried out after it, nor what waits for a client that has
-    /// gone.
+    /// A request from before an ordered attach is never carried out after it, and neither is one that waits for a client that
+    /// has gone.
     T13,
-    /// Half of a group's members or more are not excluded for their silence before their nodes were asked through the
-    /// configuration store; and not if these have more.
+    /// Half of a group's members or more are not excluded for silence before their nodes were asked through the
+    /// configuration store, and not if those nodes have more of the group.
     S1,
-    /// A member from which nothing has come for half of the time counts with those that are silent, when it is decided how many they are:
-    /// a node that is cut off does not stop to hear all others at the same moment.
+    /// A member from which nothing has arrived for half of the time counts as silent when the silent members are counted: a node that is
+    /// cut off does not lose all others at the same moment.
     S1Soon,
-    /// What a silent node had answered before it fell silent does not count: it is asked anew.
+    /// The answer of a node from before it fell silent does not count: the node is asked again.
     S1Anew,
-    /// More than half of a group's members of which some are silent and the processes of some have ended, for all that is known, are
-    /// asked as well: a node whose connections are all refused would otherwise exclude the others, each as one that has ended.
+    /// If more than half of a group's members are silent or their processes seem to have ended, those that seem to have ended are
+    /// asked as well. Otherwise a node whose connections are all refused would exclude the others, each as ended.
     S1Ended,
     /// Destage does not go above the commit point.
     R1,
@@ -87,9 +87,9 @@ pub enum Rule {
     R2,
     /// A freed extent leaves a tombstone.
     R3,
-    /// Tombstones are kept for those that have departed.
+    /// Tombstones are kept while a replica has departed.
     R3Keep,
-    /// The log is synced before anything of it is reported.
+    /// The log is synced before anything in it is reported.
     R4,
     /// A record of a former generation does not continue the log.
     R5,
@@ -99,35 +99,35 @@ pub enum Rule {
     R7,
     /// A commit point is stored with the epoch that it came with.
     R8,
-    /// A member that shows an older promise than its record knows is damaged.
+    /// A member with an older promise than the record states for it is damaged.
     R9,
-    /// A map counts in what the log has.
+    /// A map includes what is in the log.
     R10,
     /// A promise to an owner that did not own the volume at that epoch, by the record, blocks the volume.
     R11,
-    /// What is appended is durable before that is told.
+    /// An append is durable before it is reported.
     DSync,
-    /// A record that does not verify, and that a later one covers, is damage and no end.
+    /// A record that does not verify, and that a later record covers, is damage, and not the end of the log.
     DCorrupt,
     /// An idle log gets a closing record.
     DClose,
-    /// A record whose data does not match its checksums is none.
+    /// A record whose data does not match its checksums does not count.
     DSum,
-    /// A place in the ring is used again only when the tail has gone past it, durably.
+    /// A place in the ring is used again only after the tail has moved past it, durably.
     DRing,
-    /// What a replica keeps of itself is written twice.
+    /// The page with a replica's own metadata is written twice.
     DPages,
-    /// The commit point that a destage went by is durable before the log is freed.
+    /// The commit point up to which a round destaged is durable before the log is freed.
     DCommitPoint,
     /// A chunk is the replica's, durably, before anything is put there.
     DChunk,
     /// The slots of a chunk are empty, durably, before the chunk is the replica's.
     DSlots,
-    /// Nothing makes a good checksum for bad data.
+    /// Bad data never gets a checksum that matches.
     DBad,
-    /// A store is opened when the writes of the process before it have landed.
+    /// A store is opened only after the writes of the process before it have reached the device.
     DWait,
-    /// A damaged store that is emptied keeps its promise and forgets the rest in one change.
+    /// Emptying a damaged store keeps the promise and drops everything else, in one change.
     DDiscard,
     /// The list of a returning replica comes first.
     C1,
@@ -135,7 +135,7 @@ pub enum Rule {
     C2,
     /// What the source's log mentions is copied.
     C3Log,
-    /// What is stamped since the departure is copied.
+    /// Every extent that was stamped since the departure is copied.
     C3Stamp,
     /// What the returning replica listed is copied.
     C3List,
@@ -145,13 +145,13 @@ pub enum Rule {
     C5,
     /// Destructive orders name the process that they are meant for.
     C6,
-    /// A replica that has become a member takes no order to return in the session in which it did.
+    /// A replica that has become a member accepts no order to return in the session in which it became one.
     C7,
-    /// What a replica said before it dropped its entries is not taken after.
+    /// What a replica reported before it dropped its entries is ignored afterwards.
     C8,
     /// A replica that has lost something is copied in full.
     C9,
-    /// The answer to a question of a former attempt is not taken.
+    /// The answer to a request of a former attempt is dropped.
     C10,
     /// What a target had no room for is copied later.
     C11,
@@ -160,7 +160,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Those about a store on its device: a store that is cut at any place shows that they are needed.
+    /// The rules of a store on its device. The tests that cut a store at every write show that they are needed.
     pub const OF_STORES: &[Rule] = &[
         Rule::R5,
         Rule::R6,

@@ -9,11 +9,11 @@ use crate::rule::{Rule, left_out};
 /// The clients here.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// Some have been let in, when the volume had been attached so often. If it is attached once more, elsewhere, they
-    /// have lost it.
+    /// Clients have been let in, at this attachment number. If the volume is attached once more, elsewhere, they lose
+    /// it.
     here: Option<u64>,
-    /// Some are to come, and may ask for nothing yet: whether others come after them is known by the number of the
-    /// record's attachment, and that has not been seen, or raised, since.
+    /// Clients were announced, and may send no requests yet. The attachment number of the record shows whether
+    /// others come after them, and it has not been seen, or raised, since.
     coming: bool,
     /// The swap that lets them in.
     swap: Option<ProposalId>,
@@ -33,7 +33,7 @@ impl Clients {
         self.here.is_some()
     }
 
-    /// None have been let in, and some are to come: the record is to be seen.
+    /// No client has been let in, and some were announced: the record must be read first.
     pub(super) fn want_the_record(&self) -> bool {
         self.coming && self.here.is_none()
     }
@@ -62,14 +62,14 @@ impl Clients {
         self.fence.take_if(|fence| fence.claim == Some(made_by));
     }
 
-    /// The volume was attached so often, by the owner that is here.
+    /// The attachment number that the owner on this node has seen.
     pub(super) fn count(&mut self, attachment: u64) {
         self.here = self.here.map(|_| attachment);
     }
 }
 
 impl<D: Clone> Volume<D> {
-    /// Clients are to come.
+    /// Clients are announced.
     pub(super) fn attach(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         self.clients.coming = true;
         // A swap that was proposed before does not count them.
@@ -83,9 +83,9 @@ impl<D: Clone> Volume<D> {
         self.tick(now, out);
     }
 
-    /// An attach was ordered: what was asked for before it is never carried out after it (rule T13). A decision of a person
-    /// on what is left of the volume is carried out first; then the volume is claimed anew, because the node that ordered the attach
-    /// waits until the record's fence has risen.
+    /// An attach was ordered: requests from before it are never carried out after it (rule T13). A recovery by force that is under
+    /// way is carried out first; then the volume is claimed anew, because the node that ordered the attach waits until the record's
+    /// fence has risen.
     pub(super) fn fence(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let forced = matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced());
         if !left_out(Rule::T13) {
@@ -104,7 +104,7 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// They lose it if others have attached it since they came (rule T12).
+    /// The clients lose the volume if others have attached it since they connected (rule T12).
     pub(super) fn give_way(&mut self, out: &mut Vec<Action<D>>) {
         let attachment = self.c.record().map_or(0, |record| record.attachment);
         if self.clients.here.is_some_and(|number| attachment > number) && !left_out(Rule::T12) {
@@ -112,7 +112,7 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// The record was seen after clients were announced. They may ask from now on, or when it says that they have come.
+    /// The record was seen after clients were announced. They may send requests from now on, or once the record counts them.
     pub(super) fn let_in(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let may_ask = self.clients.coming && self.c.blocked.is_none();
         let Some(record) = self.c.record().filter(|_| may_ask) else { return };

@@ -52,7 +52,7 @@ impl<D: Clone> Volume<D> {
         Ok(())
     }
 
-    /// A person says what is left. It is taken over from there.
+    /// A person chooses the surviving replicas. The volume is taken over from them.
     fn recover(
         &mut self,
         now: Moment,

@@ -1,4 +1,4 @@
-//! What all parts of a volume need: the record with a proposal that may be undecided, and what replicas and nodes have said.
+//! What all parts of a volume need: the record with a proposal that may be undecided, and what replicas and nodes have reported.
 
 use std::collections::BTreeMap;
 
@@ -19,26 +19,26 @@ pub(super) struct Context {
     pub(super) volume: VolumeId,
     pub(super) times: Times,
     pub(super) swap: Option<Swap>,
-    /// The last epoch at which it was the owner: what it says is of that one. A record that makes another node the owner
-    /// gives it no right to speak at its epoch.
+    /// The last epoch at which this process was the owner, which its messages carry. A record that makes another node
+    /// the owner gives this process no right to send at that record's epoch.
     pub(super) mine: Epoch,
     /// Since when a proposal is undecided, and when it was last sent.
     pub(super) proposed: Option<(Moment, Moment)>,
-    /// Since when that stands in the way of writes.
+    /// Since when that proposal delays writes.
     pub(super) stuck: Option<Moment>,
-    /// When the record was last asked for.
+    /// When the record was last requested.
     pub(super) last_read: Option<Moment>,
-    /// The highest epoch that a replica said it had promised.
+    /// The highest epoch that a replica reported as promised.
     pub(super) promised: Epoch,
-    /// What each replica said last that it has promised.
+    /// The promise that each replica reported last.
     pub(super) reported: BTreeMap<ReplicaId, Promise>,
     pub(super) blocked: Option<WentBack>,
-    /// Nodes whose processes have ended, and that take no connections since: nothing can be asked there. And when that was found
-    /// out.
+    /// Nodes whose processes have ended and that have accepted no connection since, so no request reaches them; and when that
+    /// was found.
     pub(super) ended: BTreeMap<NodeId, Moment>,
-    /// What nodes have answered that were asked through the configuration store.
+    /// The answers of nodes that were asked through the configuration store.
     pub(super) silence: Silence,
-    /// What was known when a person decided: that the store holds less is no news.
+    /// The highest epoch that was known when a person decided: a lower one in the store is expected.
     pub(super) passed: Epoch,
     pub(super) sessions: u64,
     pub(super) proposals: u64,
@@ -79,7 +79,7 @@ impl Context {
         }
     }
 
-    /// Asks for the record, unless that was done a moment ago.
+    /// Requests the record, unless that was done a moment ago.
     pub(super) fn read_record<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         if self.last_read.is_none_or(|then| now.since(then) >= self.times.resend_ns) {
             self.last_read = Some(now);
@@ -88,13 +88,13 @@ impl Context {
         }
     }
 
-    /// What an answer of the configuration store has to come up to, if this was known when it was asked.
+    /// The least epoch that an answer of the configuration store must have, if this was known when the request was sent.
     pub(super) fn judged_by(&self, asked_at: Epoch) -> Epoch {
         if asked_at <= self.passed { Epoch(0) } else { asked_at }
     }
 
-    /// Why nothing is to be done, if a replica's promise was made in another history than the record's (rule R11). A recovery by force
-    /// that is undecided is to pass it, and goes on.
+    /// The reason for a block, if a replica's promise was made in another history than the record's (rule R11). An undecided recovery
+    /// by force goes above that promise, and continues.
     pub(super) fn forked(&self, replica: ReplicaId, promise: &Promise) -> Option<WentBack> {
         let swap = self.swap.as_ref()?;
         let owner = swap.settled().contradicts(replica, promise)?;
@@ -102,8 +102,8 @@ impl Context {
         Some(WentBack::Forked { replica, follows: promise.owner, epoch: promise.epoch.0, owner })
     }
 
-    /// Whether all that replicas have promised, as far as they told, is of this record's history: it is no end of a block that the
-    /// epochs of another history have passed what was promised (rule R11).
+    /// Whether all promises that replicas have reported are of this record's history. A block does not end only because the epochs
+    /// of another history have passed the promises (rule R11).
     pub(super) fn agrees(&self, record: &Record) -> bool {
         let agrees = |(replica, promise): (&ReplicaId, &Promise)| {
             promise.epoch <= record.epoch && record.contradicts(*replica, promise).is_none()

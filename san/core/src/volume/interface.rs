@@ -1,4 +1,4 @@
-//! What happens to a volume, and what it wants done: its events and actions, and what goes with them.
+//! The events of a volume and the actions that it returns, with their types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,15 +29,15 @@ pub const SECTORS: u64 = 8;
 pub enum RequestOp<D> {
     /// Return the data of the sectors.
     Read,
-    /// Tell what the blocks of its sectors hold, as far as the copies know without reading them. → [`Action::Map`]
+    /// Return what the blocks of these sectors hold, as far as the copies know without reading them. → [`Action::Map`]
     Map,
-    /// Write this: sector by sector, from the first of the request on.
+    /// Write this data: sector by sector, from the first sector of the request on.
     Write(D),
-    /// Make it read as zeroes; the space that it has stays its own.
+    /// Make the sectors read as zeroes. Their space stays allocated.
     WriteZeroes,
-    /// Make it read as zeroes, and give the space back. What does not fill a block is left as it is.
+    /// Make the sectors read as zeroes, and free their space. Sectors that do not fill a block are left as they are.
     Trim,
-    /// All that was acknowledged before is durable. It has no sectors.
+    /// Complete when all writes that were acknowledged before are durable. A flush has no sectors.
     Flush,
 }
 
@@ -54,32 +54,32 @@ pub struct Request<D> {
     pub sectors: u32,
 }
 
-/// Why a request was not carried out. Whether a write that failed is on the volume is not known, unless said.
+/// Why a request was not carried out. Unless the variant says that nothing was done, a failed write may be on the volume or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Failure {
     /// This node does not own the volume any more: its clients' sessions end.
     #[error("this node does not own the volume any more: connect to the node that does")]
     Deposed,
-    /// It is not attached here.
+    /// The volume is not attached at this node.
     #[error("the volume is not attached at this node: attach it first")]
     NotAttached,
     /// There are [`MOST_REQUESTS`] already. Nothing was done.
     #[error("the volume has {MOST_REQUESTS} requests waiting: ask again when some have been answered")]
     TooMany,
-    /// It writes more at once than the volume's logs are made for. Nothing was done.
+    /// The request writes more at once than the volume's logs allow. Nothing was done.
     #[error(
         "the write is longer than the volume's logs take at once: write less at once, or make a volume with a larger log"
     )]
     TooLong,
-    /// It goes beyond the end. Nothing was done.
+    /// The request goes beyond the end of the volume. Nothing was done.
     #[error("the request goes beyond the end of the volume")]
     OutOfRange,
-    /// A device that has a copy of these blocks has room for nothing more. Of zeroes, a part may have been written.
+    /// A device that has a copy of these blocks is full. A part of a request that writes zeroes may have been done.
     #[error(
         "a device that holds a copy is full: trim what is not needed, remove volumes from that device, or move the copy to a larger one"
     )]
     NoSpace,
-    /// No copy in sync has the data that its checksum was made of.
+    /// No copy in sync has data that matches its checksum.
     #[error("no copy of these blocks matches its checksum: restore them from a backup, or write them anew")]
     Corrupt,
 }
@@ -109,7 +109,7 @@ pub enum VolumeCommand {
         group: GroupIndex,
         /// The replica.
         replica: ReplicaId,
-        /// The one in whose favour it leaves, which must be in sync and answer; if none is named, any other.
+        /// The replica that replaces it, which must be in sync and answer. `None`: any other member.
         instead: Option<ReplicaId>,
     },
     /// The volume is to have so many blocks. The replicas of groups that are new are durable on their devices.
@@ -119,12 +119,12 @@ pub enum VolumeCommand {
         /// The replicas of each new group.
         added: Vec<Vec<(ReplicaId, NodeId)>>,
     },
-    /// These are what is left, whatever they have missed. Only where the volume is not active. With none named, the sets stay
-    /// as they are, and only a store that went back in time is taken for what it is now.
+    /// Continue with these survivors, whatever they have missed. Allowed only where the volume is not active. Without
+    /// survivors the sets stay as they are, and only a configuration store that went back in time is accepted as it is.
     Recover {
         /// The record, as the store holds it now.
         record: Box<Record>,
-        /// What is left of groups.
+        /// The survivors of groups.
         survivors: BTreeMap<GroupIndex, ReplicaId>,
         /// Replicas have promised epochs up to this one, as far as the person knows: the record goes above it.
         promised: Epoch,
@@ -134,90 +134,90 @@ pub enum VolumeCommand {
 /// What happens to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<D> {
-    /// Clients are to come, and it is to be owned here. They ask for nothing before they are let in.
-    /// → [`Action::Attached`]
+    /// Clients are announced, and this node is to own the volume. The clients send no requests
+    /// before they are let in. → [`Action::Attached`]
     Attach,
-    /// An attach was ordered here. Everything that clients have asked for until now is dropped and never carried out again
-    /// (rule T13), and the volume is claimed anew for clients that are to come. The node has disconnected those that are
-    /// here. → [`Action::Attached`]
+    /// An attach was ordered here. All requests of clients until now are dropped and never carried out (rule T13), and the
+    /// volume is claimed again for clients that come. The node has disconnected the present clients. →
+    /// [`Action::Attached`]
     Fence,
-    /// The client that asked for this has gone. If it has not begun, it is never carried out (rule T13), and completed as
-    /// failed.
+    /// The client of this request has gone. If the request has not begun, it is never carried out (rule T13), and
+    /// completed as failed.
     Cancel(RequestId),
-    /// Its clients have gone. What they asked for is dropped.
+    /// The volume's clients have gone. Their requests are dropped.
     Detach,
-    /// It is to be taken over if no node serves it.
+    /// The volume is to be taken over if no node serves it.
     Watch(bool),
-    /// A client asks.
+    /// A request of a client.
     Request(Request<D>),
-    /// A replica says something.
+    /// A message of a replica.
     Message(FromReplica, ToOwner<D>),
-    /// The configuration store was asked what the record is; this is it. `asked_at` as in the action.
+    /// The answer of the configuration store to a read of the record. `asked_at` as in the action.
     Seen(Record, Epoch),
     /// The configuration store answered a proposal.
     Swapped(ProposalId, Answer, Epoch),
-    /// What [`Action::Merge`] asked for, in this ownership.
+    /// The result of [`Action::Merge`], in this ownership.
     Merged(Epoch, Job, D),
-    /// A person decides.
+    /// A command of an operator.
     Command(VolumeCommand),
-    /// The process of another node has ended, as far as is known: its address has refused connections for a while. Its replicas
-    /// are not waited for as those are that have fallen silent. If that is an error, they come back as any that was away.
+    /// The process of another node has ended, as far as is known: its address has refused connections for a while. The volume
+    /// does not wait for its replicas as for silent ones. After a false positive, the replicas return like any that were away.
     Ended(NodeId),
-    /// One runs there again: it takes connections.
+    /// A process runs on that node again: it accepts connections.
     Started(NodeId),
-    /// A node that was asked runs, and reaches these: each of the two receives what the other sends.
+    /// A node that was asked runs and reaches these nodes, in both directions.
     Reaches(NodeId, BTreeSet<NodeId>),
-    /// A node that was asked had time to answer, and the store, which was read after that, has no answer.
+    /// A node that was asked did not answer in time: the store was read after that, and has no answer.
     Silent(NodeId),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
     Wake,
 }
 
-/// What a volume wants done, in this order.
+/// The actions of a volume, to be carried out in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<D> {
     /// A message to a replica.
     Send {
         /// The node that has the replica.
         to: NodeId,
-        /// What it names.
+        /// The addresses and numbers of the message.
         header: FromOwner,
-        /// What it says.
+        /// The message.
         message: ToReplica<D>,
     },
     /// Read the record from the configuration store.
     ReadRecord {
-        /// To be told with the answer: what is known when this is asked.
+        /// The epoch that is known when the request is sent. The answer carries it back.
         asked_at: Epoch,
     },
-    /// Ask the configuration store to make this the record, if it is at this epoch.
+    /// Replace the record in the configuration store by this one, if its epoch is still the stated one.
     Propose {
         /// The record.
         record: Box<Record>,
-        /// What it replaces. To be told with the answer.
+        /// The epoch of the record that is replaced. The answer carries it back.
         replaces: Epoch,
     },
     /// Ask nodes through the configuration store whether they run, and which of each other they reach. → [`Event::Reaches`] or
     /// [`Event::Silent`] for each; none while the store is away.
     QueryNodes {
-        /// The nodes that are asked.
+        /// The nodes to ask.
         nodes: Vec<NodeId>,
         /// How long they have to answer once the question is in the store, nanoseconds.
         within_ns: u64,
     },
-    /// A part of what a client reads: whole blocks. It may come again with other content before the completion.
+    /// A part of a client's read, in whole blocks. It may be sent again with other content before the completion.
     Fill {
-        /// The request that reads.
+        /// The client's read.
         request: RequestId,
-        /// Where it belongs, in blocks from the one with the request's first sector.
+        /// Where the part begins, in blocks from the one with the request's first sector.
         at: u64,
-        /// How many blocks.
+        /// The number of blocks.
         blocks: u32,
         /// What is there.
         content: Content<D>,
     },
-    /// What the blocks hold that a client asks about. Its blocks are counted from the one with the request's first sector. It
-    /// describes at least that one, and has at most [`MOST_MAPPED`] ranges. It may come again with another content before the
+    /// What the blocks of a client's request hold, counted from the block with the request's first sector. The map describes
+    /// at least that block, and has at most [`MOST_MAPPED`] ranges. It may be sent again with other content before the
     /// completion.
     Map {
         /// The request.
@@ -225,28 +225,28 @@ pub enum Action<D> {
         /// What the blocks hold.
         map: Map,
     },
-    /// Make whole blocks of what a client writes and what is around it. → [`Event::Merged`]
+    /// Make whole blocks of a client's data and the bytes around it. → [`Event::Merged`]
     ///
-    /// Of a write: all its blocks. Of zeroes: its first block if `head` is given, then its last if `tail` is.
+    /// For a write: all its blocks. For zeroes: the first block if `head` is given, then the last if `tail` is.
     ///
-    /// The request may have ended when that is done, and even the ownership: then the blocks are not used.
+    /// The request, and even the ownership, may have ended when that is done. Then the blocks are not used.
     Merge {
-        /// To be told with the answer.
+        /// The ownership of the job. The answer carries it back.
         ownership: Epoch,
-        /// The job that waits for the blocks. It is to be given back with the answer.
+        /// The job that waits for the blocks. The answer carries it back.
         job: Job,
-        /// What is written.
+        /// The operation of the client, with its data.
         request: Request<D>,
-        /// The block with its first sector, if it does not fill that.
+        /// The present content of the block with the first sector, if the request does not fill that block.
         head: Option<Content<D>>,
-        /// The block with its last sector, if that is another and it does not fill it.
+        /// The present content of the block with the last sector, if that is another block and the request does not fill it.
         tail: Option<Content<D>>,
     },
-    /// All clients that were announced may ask from now on.
+    /// All announced clients may send requests from now on.
     Attached,
-    /// It is attached elsewhere: the sessions of its clients here are to be closed.
+    /// The volume is attached elsewhere: close the connections of its clients here.
     Detached,
-    /// A request has ended.
+    /// A request has ended, with this result.
     Complete(RequestId, Result<(), Failure>),
     /// The result of a command: the record has it, it was refused, or the result is unknown.
     Done(Result<(), CommandError>),
@@ -255,16 +255,16 @@ pub enum Action<D> {
 /// Why a command was not carried out. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommandError {
-    /// Another node owns it, or none.
+    /// Another node owns the volume, or none does.
     #[error("this node does not own the volume: ask the one that does")]
     NotOwner,
-    /// It is in use here.
+    /// The volume is in use at this node.
     #[error("the volume is active here: detach it first, if what is left of it is not what should be")]
     Active,
-    /// Without it, no replica answers.
+    /// No other replica of the group answers.
     #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
     Needed(ReplicaId),
-    /// Another node has taken the volume over. Whether the change was made is to be seen in its record.
+    /// Another node has taken the volume over. Its record shows whether the change was made.
     #[error(
         "another node has taken the volume over: look at the volume, and repeat the command there if it was not carried out"
     )]
@@ -272,10 +272,10 @@ pub enum CommandError {
     /// Another change has not been decided yet.
     #[error("another change of the volume is under way: try again")]
     Busy,
-    /// It makes no sense.
+    /// The command contradicts the record.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The store's record cannot be.
+    /// The record in the configuration store is impossible.
     #[error(transparent)]
     Broken(#[from] WentBack),
 }
@@ -283,24 +283,24 @@ pub enum CommandError {
 /// How long things take. All in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// Between two [`Event::Wake`].
+    /// The time between two [`Event::Wake`].
     pub tick_ns: u64,
-    /// Between heartbeats to a member: several in the length of a lease.
+    /// The time between heartbeats to a member: several in the length of a lease.
     pub heartbeat_ns: u64,
-    /// What has not been answered for so long is asked again.
+    /// A request without an answer for this long is sent again.
     pub resend_ns: u64,
-    /// A member that has said nothing for so long is removed.
+    /// A member from which nothing has arrived for this long is removed.
     pub silent_ns: u64,
-    /// A member that answers, but does not do for so long what it was told, is removed: its device may hang. Longer than
-    /// any device takes.
+    /// A member that answers, but for this long does not carry out its requests, is removed: its device may hang. Longer
+    /// than any device takes.
     pub stalled_ns: u64,
-    /// A swap that stays undecided for so long makes an owner step down, if it stands in the way.
+    /// If a swap that delays requests stays undecided for this long, the owner steps down.
     pub undecided_ns: u64,
-    /// A takeover waits so long for members that do not answer, if others do: longer than a lease.
+    /// A takeover waits this long for members that do not answer, if others do: longer than a lease.
     pub seal_ns: u64,
-    /// A volume for which no member has granted a lease for so long, nor was asked to be sealed, is taken over.
+    /// A volume is taken over if for this long no member has granted a lease or was asked to be sealed.
     pub quiet_ns: u64,
-    /// Nodes that are asked through the configuration store have so long to answer (rule S1): they look there now and then.
+    /// Nodes that are asked through the configuration store have this long to answer (rule S1): they poll it now and then.
     pub answer_ns: u64,
     /// The same, if they have more than half of a group's members. That they have all failed at once is less likely than that the
     /// node which asks is cut off, and without them it acknowledges no write unless the volume allows that.
@@ -308,7 +308,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// What goes with leases of this length.
+    /// The times that fit leases of this length.
     pub const fn of_lease(lease_ns: u64) -> Times {
         Times {
             tick_ns: lease_ns / 16,
@@ -325,16 +325,16 @@ impl Times {
     }
 }
 
-/// What a volume does, for people.
+/// What this node does with a volume, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Status {
-    /// Not owned here.
+    /// This node does not own the volume.
     Watching,
     /// A takeover waits for its first swap.
     Claiming,
-    /// It waits for members to be sealed: of some group there may be none.
+    /// It waits until members are sealed; some group may have none that answers.
     Sealing,
-    /// It makes them equal.
+    /// It makes the members equal.
     Equalizing,
     /// It waits for its second swap.
     Activating,

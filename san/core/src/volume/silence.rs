@@ -1,7 +1,7 @@
 //! What may be concluded from the silence of others (rule S1 of `docs/explanation/san-rules.md`).
 //!
 //! A node that receives nothing from half of a group's members or more cannot tell whether they have failed or whether it is
-//! cut off itself. So before it goes on without them, it asks their nodes through the configuration store: whether they
+//! cut off itself. So before it continues without them, it asks their nodes through the configuration store whether they
 //! run, and which nodes they reach.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!                                 └─ they have fewer, or did not answer in time ─▶ without them
 //! ```
 //!
-//! Members whose processes have ended, for all that is known, are asked about only together with others, if more than half of the
-//! members have ended or are silent (rule S1Ended).
+//! Nodes of members whose processes seem to have ended are asked only if more than half of the members have ended or are silent
+//! (rule S1Ended).
 //!
 //! No promise depends on it: whatever is concluded, a set changes by a swap only. It decides which side serves.
 
@@ -27,13 +27,13 @@ use crate::rule::{Rule, left_out};
 /// What follows from the silence of some members of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// They are asked, and have time to answer.
+    /// The nodes are asked, and still have time to answer.
     Wait,
-    /// Others hold more members of the group than this node reaches: they are to serve it.
+    /// Other nodes hold more members of the group than this node reaches, and are to serve it.
     Yield,
-    /// Others hold as many.
+    /// Other nodes hold as many members as this node reaches.
     Tie,
-    /// It may go on without them.
+    /// This node may continue without the silent members.
     Without,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct Silence {
     me: NodeId,
     /// When each node was last asked, and how long it has to answer.
     asked: BTreeMap<NodeId, (Moment, u64)>,
-    /// When each node was asked what it has answered last, and which nodes it reaches. Nothing: it did not answer, although it had
-    /// time to and the store was read after that.
+    /// For each node, when the question was sent that it answered last, and which nodes it reaches. `None`: it did not answer in
+    /// time, and the store was read after that.
     answers: BTreeMap<NodeId, (Moment, Option<BTreeSet<NodeId>>)>,
 }
 
@@ -54,8 +54,8 @@ pub(super) struct Silence {
 pub(super) struct Members {
     /// The node of each member.
     pub(super) all: Vec<NodeId>,
-    /// The node of each member that is silent, and has not ended or failed for all that is known; and when it was last heard. What was
-    /// asked before that tells nothing of this silence.
+    /// The node of each member that is silent, and is not known to have ended or failed; and when the last message of it arrived. A
+    /// question from before that proves nothing about this silence.
     pub(super) silent: Vec<(NodeId, Moment)>,
     /// The node of each member whose process has ended, and when that was found out.
     pub(super) ended: Vec<(NodeId, Moment)>,
@@ -94,7 +94,7 @@ impl Silence {
         Silence { me, asked: BTreeMap::new(), answers: BTreeMap::new() }
     }
 
-    /// A node answers: it runs, and reaches these.
+    /// A node has answered: it runs, and reaches these nodes.
     pub(super) fn answered(&mut self, by: NodeId, reaches: BTreeSet<NodeId>) {
         if let Some((asked, _)) = self.asked.get(&by) {
             self.answers.insert(by, (*asked, Some(reaches)));
@@ -110,8 +110,8 @@ impl Silence {
         }
     }
 
-    /// Whether a node runs, for all that it has answered. It is asked if it was not lately, or before this moment; `None` until it
-    /// has answered, or had time to.
+    /// Whether a node runs, by its last answer. It is asked if it was not asked lately, or not since this moment. `None` until it
+    /// has answered, or its time to answer is over.
     pub(super) fn runs<D>(
         &mut self,
         now: Moment,
@@ -139,7 +139,7 @@ impl Silence {
         self.ask(now, times, &members.doubtful(), members.answer_ns(times), out);
     }
 
-    /// What follows from the silence of these.
+    /// What follows from the silence of these members.
     pub(super) fn judge<D>(
         &mut self,
         now: Moment,
@@ -166,8 +166,8 @@ impl Silence {
     }
 
     /// Asks these nodes, if one was not asked lately, or before it fell silent, or had less time to answer than it has now. Then all
-    /// are asked: asked one after the other, each could be without an answer while the other has one. An answer of a node that
-    /// need not be asked yet counts until its next one.
+    /// are asked together: if they were asked one after the other, each could be without an answer while the other has one. The
+    /// answer of a node that need not be asked yet counts until its next answer.
     fn ask<D>(
         &mut self,
         now: Moment,
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn two_that_fall_silent_one_after_the_other_are_asked_together_from_then_on() {
-        // Neither runs. Asked for itself, each would have an answer while the other is asked again.
+        // Neither runs. If they were asked separately, each would have an answer while the other is asked again.
         let mut silence = Silence::new(NodeId(1));
         let mut out: Vec<Action<()>> = Vec::new();
         let two = members(&[1, 2], &[2], 0);
@@ -374,7 +374,7 @@ mod tests {
         answers(&mut silence, 2, &[1, 3]);
         answers(&mut silence, 3, &[1, 2]);
         assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Without, "they reach this node");
-        // They are heard again, and fall silent.
+        // Their messages arrive again, and then stop.
         let mut out: Vec<Action<()>> = Vec::new();
         let later = members(&[1, 2, 3], &[2, 3], 20);
         assert_eq!(silence.judge(Moment(80), &TIMES, &later, &mut out), Verdict::Wait);

@@ -21,8 +21,8 @@ use crate::message::{Content, Entry, EntryOp, FromReplica, Job, Payload, SealRep
 use crate::record::Group;
 use crate::rule::{Rule, left_out};
 
-/// In [`Job::part`], of questions that are not those of a client's request: the session goes on when the takeover is
-/// over, and an answer may come then.
+/// In [`Job::part`], of requests that do not serve a client: the session continues after the takeover, so an answer
+/// may arrive then.
 const FETCH: u32 = u32::MAX;
 
 /// A takeover in progress, from its first swap until its second swap is committed.
@@ -33,23 +33,23 @@ pub(super) struct Takeover<D> {
     since: Moment,
     pub(super) sessions: Vec<ReplicaSession<D>>,
     pub(super) reports: BTreeMap<ReplicaId, SealReport>,
-    /// Those that have lost something.
+    /// Members that have lost something.
     damaged: BTreeSet<ReplicaId>,
-    /// Those that did not do what they were told, while others of their groups do: they take no further part.
+    /// Members that answered and did not carry out the takeover's requests, while others of their groups did. They take no further part.
     left_out: BTreeSet<ReplicaId>,
-    /// What the entries that are written to all contain: as far as it was fetched.
+    /// The content of the entries that are written to all members, as far as it was fetched.
     fetches: Vec<Fetch>,
-    /// Groups of which a person has said what is left: one replica, which is taken as it is.
+    /// Groups for which a person has chosen the surviving replica, which is used as it is.
     forced: BTreeSet<GroupIndex>,
-    /// The highest commit point that any replica reported of each group, and the highest end of each replica: a replica that has less, now or when
-    /// it is asked again, has lost something.
+    /// The highest commit point that any replica reported of each group, and the highest end of each replica: a replica that has less, now
+    /// or when it is sealed again, has lost something.
     commit_points: BTreeMap<GroupIndex, Position>,
     ends: BTreeMap<ReplicaId, Position>,
-    /// When it last looked at the time.
+    /// The time of the last step.
     ticked: Moment,
-    /// Others have more of it: they are to take it over.
+    /// Other nodes have more of the volume, and are to take it over.
     yields: bool,
-    /// How often it began to seal: answers to what was asked before are not taken.
+    /// How often it began to seal: answers to requests of an earlier try are dropped.
     turn: u32,
 }
 
@@ -89,19 +89,19 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Of a recovery by force: of these groups a person has said what is left.
+    /// For a recovery by force: a person has chosen the survivors of these groups.
     pub(super) fn forced(now: Moment, groups: impl Iterator<Item = GroupIndex>) -> Takeover<D> {
         Takeover { forced: groups.collect(), ..Takeover::new(now) }
     }
 
-    /// Of a process that takes the record's word for it that it is the owner (rule P3 left out).
+    /// For a process that assumes to be the owner because the record names it (rule P3 left out).
     pub(super) fn believing(c: &Context, now: Moment) -> Takeover<D> {
         let mut takeover = Takeover::new(now);
         takeover.make_links(c, now);
         takeover
     }
 
-    /// Whether a person has said what is left.
+    /// Whether a person has chosen the survivors of a group.
     pub(super) fn is_forced(&self) -> bool {
         !self.forced.is_empty()
     }
@@ -115,14 +115,14 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// The sessions, which go on when it is active, and the highest commit point of each group.
+    /// The sessions, which continue when the volume is active, and the highest commit point of each group.
     pub(super) fn into_sessions(self, c: &Context) -> (Vec<ReplicaSession<D>>, Vec<Position>) {
         let groups = c.record().map_or(0, |record| record.groups.len() as u32);
         let commit_points = (0..groups).map(|group| self.highest(GroupIndex(group))).collect();
         (self.sessions, commit_points)
     }
 
-    /// Whether it is to end: nodes that this one does not reach have more of the volume.
+    /// Whether the takeover is to end, because nodes that this one does not reach have more of the volume.
     pub(super) fn yields(&self) -> bool {
         self.yields
     }
@@ -157,7 +157,7 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Asks all members, from the beginning.
+    /// Seals all members, from the beginning.
     fn seal(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         (self.stage, self.since, self.ticked) = (TakeoverStage::Sealing, now, now);
         self.turn += 1;
@@ -229,12 +229,12 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// A member that counts is lost, or its process is another: everything is compared again.
+    /// A member that counts is lost, or another process runs there: everything is compared again.
     fn lost(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         match self.stage {
             // Its second swap is on the way and names it. It will be removed when that is decided.
             TakeoverStage::Claiming | TakeoverStage::Activating(_) => {}
-            // What the others have said is so still.
+            // The reports of the others still hold.
             TakeoverStage::Sealing => {
                 let session = &mut self.sessions[index];
                 self.reports.remove(&session.replica);
@@ -247,7 +247,7 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// One more has reported.
+    /// One more member has reported.
     fn sealed(&mut self, c: &mut Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         let (replica, group) = (self.sessions[index].replica, self.sessions[index].group);
         match &mut self.stage {
@@ -271,8 +271,8 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Whether it may go on without the members that have not reported (rules S1 and S1Ended). `decides`: they have had time to, or have
-    /// ended.
+    /// Whether the takeover may continue without the members that have not reported (rules S1 and S1Ended). `decides`: they have had
+    /// time to, or have ended.
     fn may_exclude(&mut self, c: &mut Context, now: Moment, decides: bool, out: &mut Vec<Action<D>>) -> bool {
         if !self.forced.is_empty() || !decides && now.since(self.since) < c.times.seal_ns / 2 {
             return true;
@@ -308,7 +308,7 @@ impl<D: Clone> Takeover<D> {
         true
     }
 
-    /// Compares what was reported, if that is all, or all that will come.
+    /// Compares the reports, if all have arrived that will arrive.
     fn compare(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let waited = now.since(self.since) >= c.times.seal_ns;
         if c.promised > c.epoch() && !left_out(Rule::P4) {
@@ -340,7 +340,7 @@ impl<D: Clone> Takeover<D> {
             }
             let commit_point = self.highest(GroupIndex(index));
             let reports = self.reports.iter().filter(|(replica, _)| group.in_sync.contains(replica));
-            // Its own log had more when it was asked before.
+            // Its own log had more when it was sealed before.
             let (whole, shorter): (BTreeMap<_, _>, BTreeMap<_, _>) = reports
                 .map(|(replica, report)| (*replica, report.clone()))
                 .partition(|(replica, report)| self.ends.get(replica).is_none_or(|end| report.end >= *end));
@@ -378,7 +378,7 @@ impl<D: Clone> Takeover<D> {
         self.commit_points.get(&group).copied().unwrap_or(Position::START)
     }
 
-    /// Asks for the data of an entry, or writes it at once if it has none.
+    /// Requests the data of an entry, or writes the entry at once if it has no data.
     fn fetch(&mut self, c: &Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.asked = now;
@@ -422,7 +422,7 @@ impl<D: Clone> Takeover<D> {
                 self.write(c, index, op, out);
                 self.go_on(c, now, out);
             }
-            // Its log is corrupt: it has lost op it had.
+            // The member's log is corrupt: it has lost what it had.
             Ok(_) | Err(_) => {
                 let holder = winner.holder;
                 if let Some(at) = self.sessions.iter().position(|session| session.replica == holder) {
@@ -433,7 +433,7 @@ impl<D: Clone> Takeover<D> {
         }
     }
 
-    /// Writes op has won to all that are made equal.
+    /// Writes the entries that have won to all members that are made equal.
     fn write(&mut self, c: &Context, index: usize, op: EntryOp<D>, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.done = true;
@@ -554,7 +554,7 @@ impl<D: Clone> Takeover<D> {
                     self.seal(c, now, out);
                     return;
                 }
-                // Asks all how far they are: what they have missed is sent again.
+                // Requests from all members how far they are: what they have missed is sent again.
                 for session in self.sessions.iter_mut().filter(counts) {
                     session.heartbeat(c, now, Epoch(0), Sequence(0), out);
                 }

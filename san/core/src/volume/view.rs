@@ -23,7 +23,7 @@ pub struct View {
     pub promised: Epoch,
     /// Its groups. Empty unless this node owns the volume and serves it.
     pub groups: Vec<GroupView>,
-    /// The replicas to which this node has a session, or asks for one.
+    /// The replicas with which this node has, or requests, a session.
     pub members: Vec<MemberView>,
 }
 
@@ -51,18 +51,18 @@ pub struct MemberView {
     pub group: GroupIndex,
     /// It must have every write. Otherwise it is returning.
     pub required: bool,
-    /// How the session with it stands.
+    /// The state of the session with the replica.
     pub session: Session,
 }
 
-/// How the session with a replica stands.
+/// The state of the session with a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Session {
     /// It is open, and the replica answers.
     Answers,
-    /// It is open, and the replica has not answered for as long as a lease lasts, or does not do what it was told.
+    /// It is open, and the replica has not answered for as long as a lease lasts, or does not carry out its requests.
     Silent,
-    /// It was asked for, and there is no answer yet.
+    /// The session was requested, and there is no answer yet.
     Asked,
     /// The replica reports that it has failed or is damaged.
     Failed,

@@ -1,11 +1,12 @@
 //! Watching a volume: it is taken over if that is requested, or if no node serves it.
 //!
-//! No node serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover
-//! in progress is left alone. The node with most of it begins at once, the others later, one after the other, in case it is dead too:
-//! so two watching nodes rarely begin together.
+//! No node serves it if no member that can be reached has granted a lease for a while, nor was asked to be sealed: a takeover in
+//! progress is left alone. The node with most of the volume begins at once, and the others later, one after the other, in case that
+//! node is dead too: so two watching nodes rarely begin together.
 //!
 //! Before anything is proposed, replicas report which owner they follow: a promise above the record's epoch, or of another history, shows a
-//! configuration store that went back in time (rule P4). Those that have left are asked too: they may be the ones that went on.
+//! configuration store that went back in time (rule P4). Replicas that have left the set are asked too: they may follow an owner that only
+//! a newer record names.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,19 +22,19 @@ use crate::rule::{Rule, left_out};
 /// The state of a node that watches a volume: when the volume was last known to be served, and when a takeover may begin.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Not before: another node may be at it, or a try of ours has failed.
+    /// The earliest moment of the next try: another node may be taking over, or a try of this node has failed.
     not_before: Moment,
     /// Since when no node is known to serve it.
     quiet_since: Option<Moment>,
     /// The record's epoch that was seen, and since when.
     seen: (Epoch, Moment),
-    /// When the members were first and last asked, and what they have answered since: nanoseconds of quiet.
+    /// When the members were first and last probed, and their answers since: nanoseconds without a lease.
     first_asked: Option<Moment>,
     asked: Option<Moment>,
-    /// How often they were asked. A connection may not be there yet the first time.
+    /// How often they were probed. At the first probe a connection may be missing.
     rounds: u32,
     answers: BTreeMap<ReplicaId, u64>,
-    /// Those whose devices have failed, or whose stores were found damaged: they will say nothing else.
+    /// Replicas whose device has failed or whose store is damaged. They send no other answer.
     failed: BTreeSet<ReplicaId>,
 }
 
@@ -130,7 +131,7 @@ impl Watch {
         if self.asked.is_some_and(|then| now.since(then) < quiet / 4) {
             return false;
         }
-        // For so long no member of the group has heard of an owner: the shortest time that its members report.
+        // The time for which no member of the group has had a message of an owner: the shortest one that its members report.
         let quiet_of = |group: &Group| {
             let answers = group.in_sync.iter().filter_map(|replica| self.answers.get(replica));
             answers.min().copied()
@@ -163,9 +164,9 @@ impl Watch {
         false
     }
 
-    /// What follows from the silence of members, over all groups (rule S1). If others hold as many members as this node reaches,
-    /// it claims the volume only if that is asked for, or if its last owner does not run elsewhere: that is asked too, since an owner
-    /// need not have a copy.
+    /// What follows from the silence of members, over all groups (rule S1). If others hold as many members as this node reaches, it
+    /// claims the volume only if that was ordered, or if the last owner does not run elsewhere. The last owner's node is asked too,
+    /// because an owner need not have a copy.
     fn judge<D>(&self, c: &mut Context, now: Moment, asked_for: bool, out: &mut Vec<Action<D>>) -> Verdict {
         let Context { swap: Some(swap), silence, times, ended, me, .. } = c else { return Verdict::Wait };
         let record = swap.settled();
@@ -201,7 +202,7 @@ impl Watch {
     }
 
     /// Whether the replicas have answered which owner they follow: all of them, or after a while at least one member of each group. A
-    /// takeover that reaches no member of some group could not go on.
+    /// takeover that reaches no member of some group could not continue.
     fn have_answered(&self, c: &Context, record: &Record, now: Moment) -> bool {
         let since = self.first_asked.is_some_and(|then| now.since(then) >= c.times.resend_ns);
         let waited = since && self.rounds > 1;
