@@ -3,7 +3,7 @@
 //! A replica promises an epoch to an owner only after the swap by which that owner claimed the volume has committed. Claims are
 //! swaps, so they are totally ordered, and in the history of one configuration store the last claim at or below the epoch of a
 //! promise is the claim of the owner that the promise names. If the store went back to an older record and another node claimed the
-//! volume from there, two histories exist, and their epochs say nothing about each other; the owners do.
+//! volume from there, two histories exist, and their epochs cannot be compared; the owners can.
 //!
 //! ```text
 //!                 ┌─ 65: a ── 66: c departs        a and b promised (66, a)
@@ -41,7 +41,7 @@ impl Claim {
     }
 }
 
-/// The last claims of a volume, at most [`MOST_CLAIMS`], in rising order of their epochs. It says nothing about epochs below the
+/// The last claims of a volume, at most [`MOST_CLAIMS`], in rising order of their epochs. It has no claim for epochs below the
 /// first of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
@@ -62,8 +62,8 @@ impl History {
         &self.claims
     }
 
-    /// An owner claims the volume. If the last claim is its own already, nothing is added: that one goes on. If there are too many, the two
-    /// oldest neighbours of one node become one claim; if there are none, the oldest claim is dropped.
+    /// An owner claims the volume. If the last claim is its own already, nothing is added: that claim continues. If there are too many, the
+    /// two oldest neighbours of one node become one claim; if there are none, the oldest claim is dropped.
     ///
     /// # Panics
     /// If a claim of this epoch or a higher one is there already.

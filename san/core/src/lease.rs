@@ -50,14 +50,14 @@ impl Leases {
         Leases { usable_ns: length_ns.saturating_sub(length_ns / MOST_DRIFT + 2), until: BTreeMap::new() }
     }
 
-    /// A member granted what was asked for at this moment: that is when it begins (rule L1).
+    /// A member has granted the lease that was requested at this moment, at which it begins (rule L1).
     pub fn granted(&mut self, by: ReplicaId, asked: Moment) {
         let until = asked.after(self.usable_ns);
         let held = self.until.entry(by).or_insert(until);
         *held = until.max(*held);
     }
 
-    /// Whether the leases of all of these are held at this moment. To be asked when a read completes (rule L2).
+    /// Whether the leases of all these members are held at this moment. To be checked when a read completes (rule L2).
     pub fn hold<'a>(&self, of: impl IntoIterator<Item = &'a ReplicaId>, now: Moment) -> bool {
         of.into_iter().all(|replica| self.until.get(replica).is_some_and(|until| now < *until))
     }
@@ -72,9 +72,9 @@ pub struct Grants {
     before: Moment,
     /// The last lease granted ends here.
     until: Moment,
-    /// The owner that has it, and the epoch at which that owner last asked.
+    /// The owner that holds the lease, and the epoch of its last request.
     granted: Option<(Owner, Epoch)>,
-    /// Whose seal was asked for: others get no lease any more.
+    /// The owner that has requested a seal: others get no lease any more.
     sealing: Option<Owner>,
 }
 
@@ -90,8 +90,8 @@ impl Grants {
         Grants { length_ns, before: now, until: now, granted: None, sealing: None }
     }
 
-    /// Grants this owner a lease, which asks at this epoch, unless it is to be sealed by another. Whether the owner is the one
-    /// that it follows is for the caller to know.
+    /// Grants this owner, which requests at this epoch, a lease, unless another owner is to seal the member. The caller checks
+    /// that the member follows this owner.
     pub fn grant(&mut self, to: Owner, epoch: Epoch, now: Moment) -> bool {
         if self.sealing.is_some_and(|other| other != to) {
             return false;
@@ -105,7 +105,7 @@ impl Grants {
         true
     }
 
-    /// A node asks to seal it: from now on no other owner gets a lease. Returns when it may answer.
+    /// A node requests to seal the member: from now on no other owner gets a lease. Returns the moment from which on the member may answer.
     pub fn seal(&mut self, by: Owner) -> Moment {
         self.sealing = Some(by);
         self.end()
@@ -116,8 +116,8 @@ impl Grants {
         self.before.max(self.until)
     }
 
-    /// An owner says that it has stopped reading, and of which epoch that is true. If it is the one that the last lease was granted
-    /// to, and it has not asked at a later epoch since, its leases are not waited for (rule L5). Whether that is so.
+    /// An owner reports that it has stopped reading at this epoch. If the last lease was granted to this owner, and it has not
+    /// requested one at a later epoch since, no one waits for its leases (rule L5). Returns whether that is so.
     pub fn released(&mut self, by: Owner, epoch: Epoch, now: Moment) -> bool {
         let holds =
             left_out(Rule::L5) || self.granted.is_some_and(|(owner, asked)| owner == by && asked <= epoch);
@@ -196,7 +196,7 @@ mod tests {
     enum Step {
         /// Real time passes, nanoseconds.
         Pass(u64),
-        /// The owner asks for a lease.
+        /// The owner requests a lease.
         Ask,
         /// A question arrives at the member, and its answer is on its way.
         Arrive(prop::sample::Index),
@@ -204,9 +204,9 @@ mod tests {
         Answer(prop::sample::Index),
         /// The member's process dies and another starts.
         Restart,
-        /// Another owner asks to seal the member.
+        /// Another owner requests to seal the member.
         Seal,
-        /// The owner stops reading, and says so; it may be the owner again, later and at another epoch.
+        /// The owner stops reading, and reports it; it may be the owner again, later and at another epoch.
         Stop,
         /// That arrives at the member.
         Release(prop::sample::Index),

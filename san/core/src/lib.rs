@@ -13,9 +13,9 @@
 //! | [`lease`] | how long an owner may read without asking |
 //! | [`placement`] | which replica is on which device |
 //! | [`history`] | the owners of a volume, and since which epoch |
-//! | [`message`] | what an owner and a replica say to each other |
+//! | [`message`] | the messages of an owner and a replica |
 //! | [`map`] | what blocks hold, as far as a store knows without reading them |
-//! | [`store`] | what a replica asks of its device |
+//! | [`store`] | the commands of a replica to its store, and the completions |
 //! | [`replica`] | a replica: the owner that it follows, what it appends, what it reports |
 //! | [`volume`] | a volume at a node that owns it, takes it over, or watches it |
 //! | [`rule`] | the rules that can be left out, to see that it is noticed |

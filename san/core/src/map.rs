@@ -13,11 +13,11 @@ use std::ops::Range;
 pub struct Allocated {
     /// The blocks: at least one.
     pub blocks: Range<u64>,
-    /// They read as zeroes. Otherwise nothing is said of what they read as.
+    /// Whether the blocks read as zeroes. If not, they may read as anything.
     pub zeroes: bool,
 }
 
-/// What blocks from the first that was asked for to [`until`](Map::until) hold.
+/// What the blocks from the first requested one to [`until`](Map::until) hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
     /// The allocated blocks, in rising order. Two ranges that touch differ in what they hold. A block in none of them is a hole:
@@ -44,8 +44,8 @@ impl Map {
         Map { ranges: Vec::new(), until: first }
     }
 
-    /// Describes the blocks up to this one, which all hold the same. False, and nothing is described, if that would take more
-    /// than so many ranges.
+    /// Describes the blocks up to this one, which all hold the same. Returns false, and describes nothing, if that would take
+    /// more ranges than `most` allows.
     pub fn describe(&mut self, until: u64, held: Held, most: usize) -> bool {
         let blocks = self.until..until;
         let zeroes = held == Held::Zeroes;
@@ -65,7 +65,7 @@ impl Map {
 
     /// What these blocks hold, one after the other: for each run of blocks that hold the same its end, and what they hold. Blocks
     /// that are not described are not among them. The first range that may have to do with it is at `from` in
-    /// [`ranges`](Map::ranges), which is moved on: calls with rising blocks look at each range once.
+    /// [`ranges`](Map::ranges), which is advanced: calls with rising blocks visit each range once.
     pub fn runs<'m>(
         &'m self,
         blocks: Range<u64>,

@@ -21,7 +21,7 @@ use crate::ids::{Epoch, Incarnation, Owner, Position, ReplicaId, Sequence, Volum
 use crate::lease::Moment;
 use crate::map::Map;
 
-/// Data of consecutive blocks: a part of a buffer that core never looks into.
+/// Data of consecutive blocks: a part of a buffer that core never reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload<D> {
     /// The buffer.
@@ -148,7 +148,7 @@ pub struct Mention {
 /// The state of a sealed replica: its answer to `Seal`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealReport {
-    /// Up to here all entries are acknowledged: as far as it knows.
+    /// All entries up to here are acknowledged, as far as the replica knows.
     pub commit_point: Position,
     /// Up to here its log has everything.
     pub end: Position,
@@ -171,7 +171,7 @@ pub struct Progress {
     pub out_of_band_received: u64,
     /// What is durable of the entries that are sent out of band in this session, by their number.
     pub out_of_band_durable: u64,
-    /// It has returned in this session: what it said before was of entries that it has dropped since.
+    /// The replica has returned in this session: its earlier reports are about entries that it has dropped since.
     pub returned: bool,
     /// Something came that was not the next: send again what comes after `received`.
     pub gap: bool,
@@ -179,7 +179,7 @@ pub struct Progress {
     pub full: bool,
 }
 
-/// What every message of an owner names.
+/// The addresses and numbers in every message of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FromOwner {
     /// The volume.
@@ -208,14 +208,14 @@ pub enum ToReplica<D> {
         /// the epoch of the promise refuses (rule R11).
         history: History,
     },
-    /// Opens a session, and asks for the promise to follow no owner of a lower epoch.
+    /// Opens a session, and requests the promise to follow no owner of a lower epoch.
     Seal {
         /// As in `Hello`.
         member_since: Epoch,
         /// As in `Hello`.
         history: History,
-        /// A person goes on with it, whatever it has lost: it is to be used although its store was found damaged. Meant for
-        /// one life of its process; another may have lost more.
+        /// A person continues with this replica, whatever it has lost: it is to be used although its store is damaged. The
+        /// order is for one life of its process, because another life may have lost more.
         salvage: bool,
     },
     /// The next entry.
@@ -229,7 +229,7 @@ pub enum ToReplica<D> {
         /// What to do.
         entry: Entry<D>,
     },
-    /// What makes it equal to others: an entry outside of the sequence. The order of the log decides between the two.
+    /// An entry outside of the sequence, which makes the replica equal to others. The order of the log decides between the two.
     OutOfBand {
         /// Its number in this session, from 1.
         number: u64,
@@ -238,7 +238,7 @@ pub enum ToReplica<D> {
         /// What to do.
         entry: Entry<D>,
     },
-    /// It is alive, and asks for a lease.
+    /// The owner is alive, and requests a lease.
     Heartbeat {
         /// The ownership of the commit point.
         ownership: Epoch,
@@ -274,15 +274,15 @@ pub enum ToReplica<D> {
         /// Its number in the log.
         number: u64,
     },
-    /// It is no member. It lists the blocks that its log mentions above its commit point, drops those entries, and gets this
-    /// ownership's entries from here on.
+    /// The replica is no member. It must list the blocks that its log mentions above its commit point, and drop those
+    /// entries. Then it gets this ownership's entries from here on.
     Return {
         /// The ownership.
         ownership: Epoch,
         /// The first entry that it will get.
         from: Sequence,
-        /// It forgets everything that it has: it is copied in full. The only order that a replica takes whose store was
-        /// found damaged (rule C12).
+        /// The replica must drop everything that it has, and is copied in full. This is the only order that a replica
+        /// with a damaged store accepts (rule C12).
         empty: bool,
     },
     /// Which blocks have changed since an epoch?
@@ -294,15 +294,15 @@ pub enum ToReplica<D> {
         /// The first block of the group that the answer covers.
         from: u64,
     },
-    /// It is a member, and needs its list no more.
+    /// The replica is a member, and needs its list no more.
     Joined,
-    /// The owner has stopped reading, and will not ask for leases any more.
+    /// The owner has stopped reading, and will request no more leases.
     Release,
     /// How long is it since the last lease was granted? Any node may ask, outside of sessions.
     Probe,
 }
 
-/// What every message of a replica names.
+/// The addresses and numbers in every message of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FromReplica {
     /// The volume.
@@ -317,18 +317,18 @@ pub struct FromReplica {
     pub session: u64,
 }
 
-/// What a replica says.
+/// A message of a replica to an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToOwner<D> {
     /// The session is open.
     Welcome(Progress),
-    /// It has promised, and this is what it has.
+    /// The replica has promised, and reports what it has.
     Sealed(SealReport),
     /// Something has become durable, or is missing.
     Durable(Progress),
     /// Answer to a heartbeat.
     Alive {
-        /// When it was asked, as the question said.
+        /// The time in the heartbeat that this answers, by the owner's clock.
         asked: Moment,
         /// Whether it grants a lease.
         granted: bool,
@@ -362,10 +362,10 @@ pub enum ToOwner<D> {
         job: Job,
         /// Blocks, in rising order.
         ranges: Vec<Range<u64>>,
-        /// Where to ask on; nowhere, if these are the last.
+        /// The block at which the next request begins; `None` if these ranges are the last.
         next: Option<u64>,
     },
-    /// It follows another owner, of a later time or of another history (rule R11).
+    /// The replica follows another owner, of a higher epoch or of another history (rule R11).
     Refused(Promise),
     /// The replica has no session with this number.
     Stranger,
@@ -383,7 +383,7 @@ pub enum ToOwner<D> {
     Probed {
         /// The owner that it follows.
         promise: Promise,
-        /// Nanoseconds since it last granted a lease or was asked to be sealed; since it started, if it did not.
+        /// Nanoseconds since the replica last granted a lease or received a seal request, or else since it started.
         quiet_ns: u64,
     },
 }

@@ -1,8 +1,8 @@
 //! Which replica is on which device.
 //!
-//! Copies of one group are never in one failure domain, so that what takes a domain takes one copy. Beyond that: the first
-//! copy is at the node where the volume is to be used, if it has room, so that reads are local; the groups of a volume are
-//! spread, so that its stripes are; and the emptiest device comes first. The same input gives the same places.
+//! Copies of one group are never in one failure domain, so that the failure of a domain takes one copy. Beyond that: the
+//! first copy is at the node where the volume is to be used, if it has room, so that reads are local; the groups of a
+//! volume are spread, so that its stripes are; and the emptiest device comes first. The same input gives the same places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::ids::NodeId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
-/// What fails together: a node, if nothing else is said; or a rack, a room.
+/// Things that fail together: by default a node; or a rack, a room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
@@ -25,7 +25,7 @@ pub struct Device {
     pub id: DeviceId,
     /// The node that has the device.
     pub node: NodeId,
-    /// What it fails together with.
+    /// The failure domain of the device.
     pub domain: Domain,
     /// Blocks that it can hold.
     pub capacity: u64,
@@ -47,21 +47,21 @@ pub const MOST_COPIES: usize = 3;
 /// Why there is no place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoPlace {
-    /// Not a number of copies.
+    /// The number of copies is out of range.
     #[error("{0} copies: a group has 1 to {MOST_COPIES}")]
     Copies(usize),
-    /// There are too few domains, however empty.
+    /// There are too few failure domains, however empty they are.
     #[error(
         "{copies} copies need {copies} failure domains with a device in service, and there are {domains}: add a node, or \
          ask for fewer copies"
     )]
     Domains {
-        /// Copies that were asked for.
+        /// The number of copies that was requested.
         copies: usize,
         /// Domains that have a device in service.
         domains: usize,
     },
-    /// There is too little room.
+    /// No device has enough room.
     #[error(
         "copy {copy} of group {group} needs {blocks} blocks on a device whose failure domain has no other copy of it, and \
          the emptiest has {free}: add a device, or make the volume smaller"

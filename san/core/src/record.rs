@@ -1,4 +1,4 @@
-//! What the store knows of a volume: its owner, and which replicas hold every acknowledged write.
+//! The record of a volume in the configuration store: its owner, and which replicas hold every acknowledged write.
 //!
 //! A record is changed only by a swap, to the next epoch. The functions here make the record of each kind of swap from the
 //! one before; [`crate::swap`] carries it out.
@@ -25,8 +25,8 @@ pub struct Record {
     pub state: RecordState,
     /// How often the volume was attached: a request is carried out only within one attachment (rule T12).
     pub attachment: u64,
-    /// The attachment since which no other node has owned the volume and no attach was ordered. What clients asked for
-    /// under a lower number is never carried out again (rules T4 and T13).
+    /// The attachment since which no other node has owned the volume and no attach was ordered. Requests of clients
+    /// under a lower number are never carried out again (rules T4 and T13).
     pub fence: u64,
     /// Length of a lease, nanoseconds. It never changes.
     pub lease_ns: u64,
@@ -44,7 +44,7 @@ pub struct Record {
     pub groups: Vec<Group>,
 }
 
-/// What the owner of a volume does, as its record says.
+/// What the owner of a volume does, by its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordState {
     /// It makes the members equal.
@@ -53,18 +53,18 @@ pub enum RecordState {
     Active,
 }
 
-/// What the record knows of a group.
+/// The entry of a group in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
     /// The replicas that hold every acknowledged write. Never empty.
     pub in_sync: BTreeSet<ReplicaId>,
-    /// What each of them had durably promised when it was last made a member, or equal to the others. One that shows less has a
-    /// device that went back in time (rule R9). Epoch 0, which is not listed: nothing is known.
+    /// What each of them had durably promised when it was last made a member, or equal to the others. A member with a lower
+    /// promise has a device that went back in time (rule R9). Epoch 0, which is not listed: nothing is known.
     pub since: BTreeMap<ReplicaId, Epoch>,
-    /// The others. It stays as it is until the replica is a member again (rule T2).
+    /// The replicas that have left. An entry stays as it is until its replica is a member again (rule T2).
     pub departed: BTreeMap<ReplicaId, Departed>,
-    /// The epoch of the last recovery by force, in which a person decided what is left of the group; 0 if there was none. What its
-    /// replicas promised below it may be of a history that lost, and is not compared (rule R11).
+    /// The epoch of the last recovery by force, in which a person chose the survivors of the group; 0 if there was none. Promises
+    /// of its replicas below that epoch may be of a history that was given up, and are not compared (rule R11).
     pub recovered: Epoch,
 }
 
@@ -96,7 +96,7 @@ impl Departed {
     pub const EMPTY: Departed = Departed { epoch: Epoch(0), had: Position::START };
 }
 
-/// Why a record cannot be changed so.
+/// Why a change of a record is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RecordError {
     /// The volume has no such group.
@@ -105,16 +105,16 @@ pub enum RecordError {
     /// Without it no replica would hold what was acknowledged.
     #[error("{0} is the last replica in sync of group {1}: it is never removed")]
     LastMember(ReplicaId, u32),
-    /// It is not in the set.
+    /// The replica is not in the set.
     #[error("{0} is not in sync in group {1}")]
     NotMember(ReplicaId, u32),
-    /// It is not known, or in the set already.
+    /// The record does not name the replica, or it is in the set already.
     #[error("{0} has not departed from group {1}")]
     NotDeparted(ReplicaId, u32),
-    /// The volume has it already, or had named it twice.
+    /// The record names the replica already, or the command names it twice.
     #[error("{0} is a replica of this volume already: a new one has an id of its own")]
     Known(ReplicaId),
-    /// It is to be copied in full, or was being so.
+    /// The replica is to be copied in full.
     #[error("{0} of group {1} may be empty: it is being copied in full. Name another that is left")]
     MayBeEmpty(ReplicaId, u32),
     /// A volume only grows.
@@ -193,7 +193,7 @@ impl Record {
         self.next(made_by).copied_in_full(lost)
     }
 
-    /// With a replica that has come back and holds everything, and has durably promised this epoch.
+    /// With a replica that has returned, holds everything, and has durably promised this epoch.
     pub fn with(
         &self,
         made_by: ProposalId,
@@ -225,7 +225,7 @@ impl Record {
         Ok(next)
     }
 
-    /// Without a replica that has departed and will not come back: it is replaced, or its device is gone.
+    /// Without a replica that has departed and will not return: it is replaced, or its device is gone.
     pub fn forgotten(
         &self,
         made_by: ProposalId,
@@ -266,10 +266,10 @@ impl Record {
         Ok(next)
     }
 
-    /// A person decides that these replicas are what is left of their groups, whatever they may have missed. All others are
-    /// copied in full. With no survivors named, the members of all groups are what is left, and are compared. The owner must still
-    /// take over. If the store went back in time, replicas have promised epochs that it does not know any more: the highest of these
-    /// is passed, and what the replicas of these groups promised before is not compared any more (rule R11).
+    /// A person chooses these replicas as the survivors of their groups, whatever they may have missed. All others are copied in
+    /// full. If none is named, the members of all groups are the survivors, and are compared. The owner must still take over. If the
+    /// store went back in time, replicas have promised epochs that it does not know any more: the highest of these is passed, and
+    /// what the replicas of these groups promised before is not compared any more (rule R11).
     pub fn recovered(
         &self,
         made_by: ProposalId,
@@ -376,7 +376,7 @@ impl Record {
             return None;
         }
         self.history.contradicts(promise)?;
-        // So it is nearly never: only now the group is looked for.
+        // This is rare, so the group is searched for only now.
         let has = |group: &&Group| group.in_sync.contains(&replica) || group.departed.contains_key(&replica);
         self.groups.iter().find(has).and_then(|group| self.history_of(group).contradicts(promise))
     }
@@ -417,7 +417,8 @@ impl Record {
         self.groups.get_mut(index.0 as usize).ok_or(RecordError::NoGroup(index.0, count))
     }
 
-    /// What every record keeps. Says what it breaks; a record that was read from a store is checked with it.
+    /// Checks the rules that every record keeps, and returns the one that is violated. A record that was read from a store is checked with
+    /// it.
     pub fn broken(&self) -> Option<String> {
         if self.layout.groups(self.blocks).ok() != u32::try_from(self.groups.len()).ok() {
             return Some(format!("{} blocks do not make {} groups", self.blocks, self.groups.len()));

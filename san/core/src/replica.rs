@@ -10,8 +10,8 @@
 //!                        └─────── Return, empty ── damaged: found so by a start
 //! ```
 //!
-//! It does not know whether it is a member: the owner's record does. The rules are in `docs/explanation/san-rules.md`, *What a replica
-//! accepts*.
+//! A replica does not know whether it is a member; only the owner's record states that. The rules are in
+//! `docs/explanation/san-rules.md`, *What a replica accepts*.
 
 pub mod view;
 
@@ -30,7 +30,7 @@ mod completions;
 mod damaged;
 mod entries;
 
-/// The most ranges of a list that it tells.
+/// The most ranges of a list that a replica reports.
 const MOST_LISTED: usize = 16_384;
 
 /// What happens to a replica.
@@ -40,11 +40,11 @@ pub enum Event<D> {
     Message(FromOwner, ToReplica<D>),
     /// The store answered.
     Store(Completion<D>),
-    /// The moment has come for which it asked by [`Replica::wake_at`].
+    /// The moment of [`Replica::wake_at`] has come.
     Wake,
 }
 
-/// What a replica wants done.
+/// An action of a replica, to be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<D> {
     /// A message to a node.
@@ -86,7 +86,7 @@ pub struct Replica {
     /// The highest epoch of the owner that it follows.
     epoch: Epoch,
     grants: Grants,
-    /// When it last granted a lease or was asked to be sealed.
+    /// When the replica last granted a lease or received a seal request.
     busy: Moment,
     session: Option<Session>,
     sessions: u64,
@@ -98,7 +98,7 @@ pub struct Replica {
     acknowledged: Position,
     /// Tombstones below this epoch are not needed.
     keep: Epoch,
-    /// Appends that were asked for, and are not durable yet.
+    /// Appends that the store has not reported as durable yet.
     appends: u64,
     pending: VecDeque<Pending>,
     /// What is durable of its promises.
@@ -107,10 +107,10 @@ pub struct Replica {
     questions: u64,
     work: Work,
     failed: bool,
-    /// The store was found damaged. A person may go on with what it has, and an owner that copies it in full empties it
-    /// (rule C12).
+    /// The store was found damaged. A person may continue with what it has, and an owner that copies it in full empties
+    /// it (rule C12).
     damaged: bool,
-    /// A record says that it had promised more than it has: its device went back in time. It is not used before it is emptied.
+    /// A record states a higher promise than the replica has: its device went back in time. The replica is not used before it is emptied.
     went_back: bool,
     /// Its device has room for no more than what is in flight.
     full: bool,
@@ -126,11 +126,11 @@ struct Session {
     number: u64,
     out_of_band_received: u64,
     out_of_band_durable: u64,
-    /// A gap was told, and has not been filled since.
+    /// A gap was reported, and has not been filled since.
     gap_reported: Option<(Position, u64)>,
-    /// It has returned in this session: after which entry, and the list.
+    /// The replica has returned in this session: the entry after which, and its list.
     listed: Option<(Position, Vec<Range<u64>>)>,
-    /// And is a member since: what tells it to return now is late.
+    /// The replica became a member after its return: an order to return is late now.
     joined: bool,
 }
 
@@ -140,24 +140,24 @@ enum Pending {
     OutOfBand { key: u64, number: u64 },
 }
 
-/// What it is told to drop.
+/// What an order to return drops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Truncation {
-    /// Everything above its commit point; it gets what comes after this.
+    /// Everything above the commit point. The replica gets the entries after this one.
     after: Position,
-    /// And all the rest.
+    /// Everything.
     empty: bool,
 }
 
-/// What it is about, beside its daily work.
+/// What the replica waits for, beside its ordinary work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     None,
     /// Sealed, and its report waits for what is not durable yet, and for the end of the last lease.
     Sealing(Moment),
-    /// The store looks up what is above the commit point.
+    /// The store is reading what is above the commit point.
     Reporting,
-    /// It is told to return, and waits for what is not durable yet.
+    /// It was ordered to return, and waits until its appends are durable.
     Draining(Truncation),
     /// The store lists and drops, for the session of this key.
     Truncating(Truncation, u64),
@@ -226,7 +226,7 @@ impl Replica {
         Some((session.owner, session.number))
     }
 
-    /// When it wants to be woken.
+    /// The next moment at which the replica needs an [`Event::Wake`], if there is one.
     pub fn wake_at(&self) -> Option<Moment> {
         match self.work {
             Work::Sealing(until) if self.pending.is_empty() && self.promised == self.promise => Some(until),
@@ -277,14 +277,14 @@ impl Replica {
             &message
         {
             let follows = self.follows();
-            // A late message of a deposed owner does not know what was promised since.
+            // A late message of a deposed owner may come after a higher promise.
             let knows = follows.epoch <= from.epoch && !left_out(Rule::R11);
             if knows && history.contradicts(&follows).is_some() {
                 // Nothing of it may be dropped, sealed or written over before a person has decided which history holds.
                 self.answer(from, ToOwner::Refused(follows), out);
                 return Ok(());
             }
-            // A message of a deposed owner cannot say more than was promised then.
+            // A message of a deposed owner cannot carry more than was promised then.
             if *member_since > follows.epoch && !left_out(Rule::R9) {
                 self.went_back = true;
                 self.answer(from, ToOwner::Damaged, out);
@@ -355,7 +355,7 @@ impl Replica {
     }
 
     fn is_below_promise(&self, from: &FromOwner) -> bool {
-        // A node that wants to be the next owner has an epoch above all that were ever committed.
+        // A node that is to be the next owner has an epoch above all that were ever committed.
         from.epoch < self.promise.epoch || from.owner != self.promise.owner && from.epoch <= self.epoch
     }
 
@@ -370,7 +370,8 @@ impl Replica {
             if last.owner == from.owner && last.number == from.session {
                 return true;
             }
-            // Numbers are of one owner. Two owners share an epoch only in two histories (rule R11); the one that asks is there.
+            // Numbers are of one owner. Two owners share an epoch only in two histories (rule R11); the one that sent this message is
+            // there.
             let is_later = match last.owner == from.owner {
                 true => (last.epoch, last.number) > (from.epoch, from.session),
                 false => last.epoch > from.epoch,
@@ -477,7 +478,7 @@ impl Replica {
             return;
         }
         if matches!(self.work, Work::Truncating(..)) {
-            // It will be asked again.
+            // The owner will send it again.
             return;
         }
         self.busy = now;
@@ -515,7 +516,7 @@ impl Replica {
         self.work_on(now, out);
     }
 
-    /// Goes on with what it is about, if nothing is left to wait for.
+    /// Continues what the replica waits for, if nothing is left to wait for.
     fn work_on<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let drained = self.pending.is_empty() && self.promised == self.promise;
         match self.work {
@@ -548,7 +549,7 @@ impl Replica {
         }
     }
 
-    /// Answers in a session, if it is still the last: what was read before another began one must not be told after.
+    /// Answers in a session, if it is still the last: data that was read before another session began must not be sent after that.
     fn answer_session<D>(&self, key: u64, answer: ToOwner<D>, out: &mut Vec<Action<D>>) {
         let Some(session) = self.session.as_ref().filter(|s| s.key == key) else { return };
         self.send(session.owner, session.number, answer, out);

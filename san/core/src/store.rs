@@ -1,7 +1,7 @@
-//! What a replica asks of the store that keeps it on a device, and what the store answers.
+//! The commands of a replica to the store that keeps it on a device, and the completions of the store.
 //!
-//! The store keeps the log, the extents and what was promised; it destages by itself, up to the commit point that it was told. The
-//! replica decides what is appended, in which order, and what is reported to which owner.
+//! The store keeps the log, the extents and what was promised; it destages by itself, up to the last commit point that it
+//! received. The replica decides what is appended, in which order, and what is reported to which owner.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::ids::{Epoch, Position};
 use crate::map::Map;
 use crate::message::{Content, Corrupt, Entry, Job, Mention, Promise};
 
-/// For which question of which session an answer is.
+/// The request and the session that a completion answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     /// The session.
@@ -18,7 +18,7 @@ pub struct Tag {
     pub job: Job,
 }
 
-/// What a replica asks for.
+/// A command of a replica to its store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<D> {
     /// Make this durable. → [`Completion::Promised`]
@@ -87,10 +87,10 @@ pub enum Command<D> {
         /// The first block of the group that the answer covers.
         from: u64,
     },
-    /// What is in the log above the commit point? The number is to be told with the answer. → [`Completion::Above`]
+    /// What is in the log above the commit point? The completion carries the number back. → [`Completion::Above`]
     Above(u64),
     /// List, durably, the blocks that the log mentions above the commit point, adding to the list that is there; then drop these
-    /// entries, durably. The log goes on after this position. → [`Completion::Listed`]
+    /// entries, durably. The log continues after this position. → [`Completion::Listed`]
     Return {
         /// Entries of this ownership come next, after this number.
         after: Position,
@@ -108,11 +108,11 @@ pub enum Command<D> {
     },
     /// Of extents that were freed under a stamp below this epoch no tombstone is needed any more (rule R3). No answer.
     ForgetTombstones(Epoch),
-    /// Forget the list. No answer.
+    /// Drop the list. No completion.
     Joined,
-    /// It was found damaged when it was opened, and a person goes on with what is left: what cannot be read of the log is
-    /// dropped. Of a damaged store nothing is asked before but this or `Discard`. No answer; what comes next is answered after
-    /// it is done.
+    /// The store was found damaged when it was opened, and a person continues with what is left: records of the log that
+    /// cannot be read are dropped. A damaged store accepts no other command before this or `Discard`. There is no completion;
+    /// later commands are answered after it is done.
     Salvage,
 }
 
@@ -173,7 +173,7 @@ pub struct DurableState {
     pub epoch: Epoch,
     /// The last entry of the unbroken sequence.
     pub end: Position,
-    /// It has lost something: it may not be used, unless a person goes on with it, or an owner that copies it in full has
-    /// emptied it.
+    /// The store has lost something: the replica may not be used, unless a person continues with it, or an owner that
+    /// copies it in full has emptied it.
     pub damaged: bool,
 }

@@ -19,7 +19,7 @@ use crate::layout::GroupIndex;
 use crate::record::Record;
 use crate::rule::{Rule, left_out};
 
-/// What the store answers to a compare-and-swap.
+/// The answer of the configuration store to a compare-and-swap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The proposed record is the record now.
@@ -28,17 +28,17 @@ pub enum Answer {
     Refused(Record),
 }
 
-/// What has become of a proposal.
+/// The outcome of a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is the record, or was.
+    /// The proposal is the record, or was.
     Committed,
-    /// The proposal of another node is, and a proposal of ours that has not committed never will: it compares with an epoch that is
-    /// gone.
+    /// Another node's proposal is the record. A proposal of this process that has not committed never will, because it compares
+    /// with an epoch that has passed.
     Superseded,
-    /// It is not known yet: propose it again.
+    /// The outcome is not known yet: propose it again.
     Undecided,
-    /// There is no proposal, and what was seen is not new.
+    /// There is no proposal, and the record that was read is not new.
     Settled,
 }
 
@@ -49,9 +49,9 @@ pub enum WentBack {
     /// A lower epoch than one that was seen.
     #[error("the store holds epoch {seen} of a volume that had reached epoch {known}: it went back in time")]
     Lower {
-        /// What it holds.
+        /// The epoch that the store holds now.
         seen: u64,
-        /// What it held.
+        /// The epoch that was seen before.
         known: u64,
     },
     /// Another record of the same epoch.
@@ -90,7 +90,7 @@ pub enum WentBack {
     Broken(String),
 }
 
-/// A volume's record as one process knows it.
+/// A volume's record, as one process has read and proposed it.
 #[derive(Debug, Clone)]
 pub struct Swap {
     settled: Record,
@@ -155,9 +155,9 @@ impl Swap {
         }
     }
 
-    /// A record was seen in the store: by asking, or as the reason of a refusal. `asked_at` is the epoch that was settled
-    /// when the question was sent (0 for an unsolicited hint): an answer may be older than what became known
-    /// since, but never older than what was known then.
+    /// A record was read from the store, or came as the reason of a refusal. `asked_at` is the epoch that was settled
+    /// when the question was sent (0 for an unsolicited hint): an answer may be older than what became known since, but
+    /// never older than what was known then.
     pub fn seen(&mut self, actual: Record, asked_at: Epoch) -> Result<Outcome, WentBack> {
         check(&actual)?;
         let known = &self.settled;
@@ -186,8 +186,8 @@ impl Swap {
         Ok(if committed { Outcome::Committed } else { Outcome::Superseded })
     }
 
-    /// The owner at the epoch of the settled record, by a record of a higher epoch that does not come from it (rule R11). A person may have
-    /// decided that it does.
+    /// The owner at the epoch of the settled record, by a record of a higher epoch that does not come from it (rule R11). A recovery by
+    /// force may have made that record.
     pub fn no_ancestor_of(&self, record: &Record) -> Option<Owner> {
         let known = &self.settled;
         let decided = self.was_decided(record);
@@ -198,7 +198,7 @@ impl Swap {
             .filter(|_| record.epoch > known.epoch && !decided && !left_out(Rule::R11))
     }
 
-    /// Whether a person has decided about a group since the settled record.
+    /// Whether a group was recovered by force since the settled record.
     pub fn was_decided(&self, record: &Record) -> bool {
         record.groups.iter().any(|group| group.recovered > self.settled.epoch)
     }
@@ -401,9 +401,9 @@ mod tests {
         Arrive(prop::sample::Index),
         /// An answer on its way arrives, and may arrive again.
         Answer(prop::sample::Index, bool),
-        /// A process asks again for what it does not know.
+        /// A process sends again a request without an answer.
         Again(usize),
-        /// The store answers a process that asked what the record is.
+        /// The store answers a process that has read the record.
         Read(usize),
     }
 

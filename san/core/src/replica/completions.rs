@@ -1,4 +1,4 @@
-//! What the store has done, and what a replica answers to it.
+//! The completions of the store, and what a replica then answers to its owner.
 
 use super::{Action, MOST_LISTED, Pending, Replica, Truncation, Work};
 use crate::ids::{Incarnation, NodeId, Owner, Position};

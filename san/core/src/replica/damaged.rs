@@ -6,8 +6,9 @@
 //!          └─▶ anything else ─────▶ "damaged"
 //! ```
 //!
-//! The order to return empty comes only from an owner whose record says that the replica is to be copied in full (rule C12).
-//! The replica takes it in a session that was opened with this life of its process, from the owner that it follows or a later one.
+//! The order to return empty comes only from an owner whose record says that the replica is to be copied in full (rule C12). The
+//! replica accepts the order in a session that was opened with this life of its process, from the owner that it follows or a later
+//! one.
 
 use super::{Action, Replica, Truncation, Work};
 use crate::ids::{Position, Sequence};
@@ -15,8 +16,8 @@ use crate::message::{FromOwner, Promise, ToOwner, ToReplica};
 use crate::store::Command;
 
 impl Replica {
-    /// A message comes to a replica whose store was found damaged. Whether it is taken as any other now, since a person goes on
-    /// with it.
+    /// Handles a message to a replica whose store was found damaged. Returns whether the message is to be handled like any
+    /// other now, because a person continues with the replica.
     pub(super) fn takes_damaged<D>(
         &mut self,
         from: &FromOwner,
@@ -25,7 +26,7 @@ impl Replica {
     ) -> bool {
         let to_this_life = from.process == self.process;
         let answer = match message {
-            // It is being emptied: the seal is asked for again.
+            // The store is being emptied: the owner will send the seal again.
             ToReplica::Seal { salvage: true, .. }
                 if to_this_life && matches!(self.work, Work::Truncating(..)) =>
             {
@@ -36,7 +37,7 @@ impl Replica {
                 out.push(Action::Store(Command::Salvage));
                 return true;
             }
-            // The person's next order has to go above the promise.
+            // The next recovery by force must use an epoch above the promise.
             ToReplica::Seal { salvage: true, .. } if to_this_life => ToOwner::Refused(self.follows()),
             // A deposed owner opens no session.
             ToReplica::Hello { .. } | ToReplica::Return { .. } if self.is_below_promise(from) => {
@@ -57,8 +58,8 @@ impl Replica {
         false
     }
 
-    /// An owner in whose record it is to be copied in full has it emptied, although its store was found damaged: it follows
-    /// that owner, and forgets what it has, in one change of the store.
+    /// Empties the replica, by order of an owner whose record says that it is to be copied in full. In one change of the
+    /// store, the replica follows that owner and drops what it has.
     fn discard<D>(&mut self, from: &FromOwner, after: Position, out: &mut Vec<Action<D>>) {
         let in_session =
             self.session.as_ref().is_some_and(|s| s.owner == from.owner && s.number == from.session);

@@ -7,7 +7,7 @@ use crate::rule::{Rule, left_out};
 use crate::store::Command;
 
 impl Replica {
-    /// The next entry is appended; one that is there already is confirmed; after a gap it says what it has.
+    /// Appends the next entry, confirms an entry that is there already, and after a gap reports what the replica has.
     pub(super) fn entry<D>(
         &mut self,
         from: &FromOwner,
@@ -87,7 +87,7 @@ impl Replica {
         }));
     }
 
-    /// Whether this gap has not been told yet: many entries can come after one that was lost.
+    /// Whether this gap has not been reported yet: many entries can come after one that was lost.
     pub(super) fn tell_gap(&mut self) -> bool {
         let received = self.received;
         let Some(session) = &mut self.session else { return false };
@@ -95,8 +95,8 @@ impl Replica {
         std::mem::replace(&mut session.gap_reported, here) != here
     }
 
-    /// The owner says what is acknowledged. As a commit point it counts as far as it is durable here: a replica that has just begun
-    /// to get entries may have less. Whether that is news.
+    /// The owner reports what is acknowledged. As a commit point it counts as far as it is durable here: a replica that has just
+    /// begun to get entries may have less. Returns whether that is new.
     pub(super) fn take_commit_point(&mut self, said: Position) -> bool {
         if said.ownership != self.received.ownership {
             return false;

@@ -6,13 +6,14 @@ use crate::message::Promise;
 /// A replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
-    /// The owner that it follows, and the highest epoch that it knows of that owner or has promised.
+    /// The owner that the replica follows, and the highest epoch that it has received from that owner or has promised.
     pub follows: Promise,
-    /// Its store has failed. It does nothing more before its process is started again.
+    /// The store has failed. The replica does nothing more before its process is started again.
     pub failed: bool,
-    /// Its store was found damaged. It takes no part until it is copied in full, or a person decides.
+    /// The store was found damaged. The replica takes no part until it is copied in full, or a person continues with it.
     pub damaged: bool,
-    /// Its device holds an older state than it had, as the record of an owner has shown (rule R9). The same.
+    /// The device holds an older state than it had, as the record of an owner has shown (rule R9). The replica takes no part until it is
+    /// copied in full, or a person continues with it.
     pub went_back: bool,
 }
 

@@ -22,13 +22,13 @@ pub(super) struct Issued<D> {
 /// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionState {
-    /// A session was asked for with `Hello`.
+    /// A session was requested with `Hello`.
     Greeting,
-    /// A session was asked for with `Seal`, and its report has not come.
+    /// A session was requested with `Seal`, and the report has not arrived.
     Sealing,
-    /// It answers.
+    /// The session is open, and the replica answers.
     Open,
-    /// Its device has failed, or it has lost something. It stays so.
+    /// The replica's device has failed, or it has lost something. The state stays so.
     Failed,
 }
 
@@ -41,31 +41,31 @@ pub(super) struct ReplicaSession<D> {
     pub(super) state: SessionState,
     pub(super) number: u64,
     process: Incarnation,
-    /// When the session was last asked for.
+    /// When the session was last requested.
     asked: Moment,
-    /// When it last answered.
+    /// When the replica last answered.
     pub(super) last_answer: Moment,
-    /// When the last heartbeat was sent that it has answered.
+    /// When the last heartbeat was sent that the replica has answered.
     pub(super) alive: Moment,
-    /// When it last did something that it was told, or there was nothing to do.
+    /// When the replica last carried out a request, or had nothing to do.
     moved: Moment,
-    /// When it was first and last found not to have answered a question, with no answer between the two.
+    /// When the replica was first and last found late with an answer, with no answer between the two.
     unanswered: Option<(Moment, Moment)>,
-    /// A person goes on with it, whatever it has lost.
+    /// A person continues with the replica, whatever it has lost.
     pub(super) forced: bool,
-    /// In this session, the life of its process that is named is told to go on although it is damaged.
+    /// The life of the replica's process that was ordered in this session to continue although it is damaged.
     salvages: bool,
-    /// Up to where it had everything, as it said when it was sealed.
+    /// Up to where the replica had everything, by its seal report.
     pub(super) end: Position,
-    /// It has dropped what it had, in this session.
+    /// The replica has dropped what it had, in this session.
     pub(super) returned: bool,
-    /// Its device has room for no more than what is in flight.
+    /// The replica's device has room for no more than what is in flight.
     pub(super) full: bool,
-    /// The last entry that it said it has, in this session: what says less is late.
+    /// The last entry that the replica reported in this session. A report of less is late.
     received: Sequence,
     /// The next entry to send.
     pub(super) next: Sequence,
-    /// What was sent out of band and is not confirmed, and the number of the first of it.
+    /// The out-of-band entries that are not confirmed, and the number of the first of them.
     out_of_band: VecDeque<(Position, Entry<D>)>,
     first_out_of_band: u64,
     /// The number of out-of-band entries that were confirmed over all sessions, for the jobs that wait for them.
@@ -139,8 +139,9 @@ impl<D: Clone> ReplicaSession<D> {
         self.ask(c, now, out);
     }
 
-    /// It says that it has failed, or is damaged. If a person goes on with it, this life of its process is told so, unless
-    /// that is what it answers: a later one may have lost more. Whether it was told.
+    /// The replica reports that it has failed, or is damaged. If a person continues with it, this life of its process is
+    /// ordered to continue, unless the report is its answer to that order: a later life may have lost more. Returns
+    /// whether the order was sent.
     pub(super) fn salvage(
         &mut self,
         c: &mut Context,
@@ -159,7 +160,7 @@ impl<D: Clone> ReplicaSession<D> {
         true
     }
 
-    /// Asks for the session, again.
+    /// Requests the session, again.
     fn ask(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         self.asked = now;
         let group = c.record().and_then(|record| record.groups.get(self.group.0 as usize));
@@ -173,12 +174,12 @@ impl<D: Clone> ReplicaSession<D> {
         self.send(c, message, out);
     }
 
-    /// Whether the last session was asked for so long ago that another life of a process may have begun.
+    /// Whether the last session was requested so long ago that another life of the process may have begun.
     pub(super) fn was_asked_long_ago(&self, c: &Context, now: Moment) -> bool {
         now.since(self.asked) >= c.times.stalled_ns
     }
 
-    /// Asks again for a session that has not been answered for a while.
+    /// Requests again a session that has not been answered for a while.
     pub(super) fn ask_again(&mut self, c: &Context, now: Moment, out: &mut Vec<Action<D>>) {
         let waiting = matches!(self.state, SessionState::Greeting | SessionState::Sealing);
         if waiting && now.since(self.asked) >= c.times.resend_ns {
@@ -260,13 +261,13 @@ impl<D: Clone> ReplicaSession<D> {
         }
     }
 
-    /// Nothing that was sent out of band is wanted any more.
+    /// Drops all out-of-band entries that were sent and not confirmed.
     pub(super) fn drop_out_of_band(&mut self) {
         self.first_out_of_band += self.out_of_band.len() as u64;
         self.out_of_band.clear();
     }
 
-    /// It has done something that it was told, or nothing is left to do.
+    /// The replica has carried out a request, or nothing is left to do.
     pub(super) fn moves(&mut self, now: Moment) {
         self.moved = now;
     }
@@ -276,25 +277,25 @@ impl<D: Clone> ReplicaSession<D> {
         (self.last_answer, self.moved, self.unanswered) = (now, now, None);
     }
 
-    /// It will say nothing more: it is as if it had been silent for as long as that is borne.
+    /// The replica will send nothing more. From now on it counts as silent for too long.
     pub(super) fn is_silent(&mut self, c: &Context, now: Moment) {
         self.last_answer = self.last_answer.min(Moment(now.0.saturating_sub(c.times.silent_ns)));
     }
 
-    /// A question that it was asked has not been answered in time.
+    /// The replica has not answered a request in time.
     pub(super) fn is_awaited(&mut self, c: &Context, now: Moment) {
-        // What was asked long ago, and of others since, proves nothing.
+        // A request from long ago, for which others were asked since, proves nothing.
         let goes_on = |(_, last): &(Moment, Moment)| now.since(*last) < c.times.silent_ns;
         let first = self.unanswered.filter(goes_on).map_or(now, |(first, _)| first);
         self.unanswered = Some((first, now));
     }
 
-    /// It has answered a question.
+    /// The replica has answered a request.
     pub(super) fn answers(&mut self) {
         self.unanswered = None;
     }
 
-    /// Whether it answers, and does not do what it is told.
+    /// Whether the replica answers, and does not carry out its requests.
     pub(super) fn is_stalled(&self, c: &Context, now: Moment) -> bool {
         let limit = c.times.stalled_ns;
         let mute = self.unanswered.is_some_and(|(first, last)| last.since(first) >= limit);
@@ -311,7 +312,7 @@ impl<D: Clone> ReplicaSession<D> {
         self.beaten = None;
     }
 
-    /// Tells it the commit point and asks for a lease and for how far it is, if it is time.
+    /// If a heartbeat is due, sends it: with the commit point, and a request for a lease and for the replica's progress.
     pub(super) fn heartbeat(
         &mut self,
         c: &Context,
@@ -329,9 +330,10 @@ impl<D: Clone> ReplicaSession<D> {
         self.send(c, ToReplica::Heartbeat { ownership, commit_point, asked: now, keep }, out);
     }
 
-    /// It says how far it is, in answer to the heartbeat of `asked`, if to one. Whether entries of this ownership must be
-    /// sent again: a gap was told, or what was sent before the heartbeat has not come. `None` if the message is late:
-    /// it says less than is known, or what was so before the replica dropped what it had (rule C8).
+    /// The replica reports its progress, in answer to the heartbeat of `asked` if that is given. Returns whether entries
+    /// of this ownership must be sent again, because a gap was reported or what was sent before the heartbeat has not
+    /// arrived. `None` if the message is late: it reports less than is known, or a state from before the replica dropped
+    /// what it had (rule C8).
     pub(super) fn progress(
         &mut self,
         c: &Context,
