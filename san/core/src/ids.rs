@@ -32,8 +32,8 @@ impl Epoch {
     }
 }
 
-/// The owner, which orders a volume's I/O: a process, and not its node, since the next one there knows nothing of what this one had
-/// in flight (rule P3).
+/// The owner, which orders a volume's I/O: a process, and not its node, since the next process there does not know what this one
+/// had in flight (rule P3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// The node.

@@ -117,7 +117,8 @@ impl Grants {
     }
 
     /// An owner reports that it has stopped reading at this epoch. If the last lease was granted to this owner, and it has not
-    /// requested one at a later epoch since, no one waits for its leases (rule L5). Returns whether that is so.
+    /// requested one at a later epoch since, the member does not wait for the end of its leases (rule L5). Returns whether
+    /// that is so.
     pub fn released(&mut self, by: Owner, epoch: Epoch, now: Moment) -> bool {
         let holds =
             left_out(Rule::L5) || self.granted.is_some_and(|(owner, asked)| owner == by && asked <= epoch);

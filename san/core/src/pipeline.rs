@@ -113,7 +113,7 @@ impl<T> Pipeline<T> {
         })
     }
 
-    /// A replica gets no entries any more. If it is required, nothing is acknowledged until it is not, or has come back.
+    /// A replica gets no more entries. If it is required, nothing is acknowledged until it is not required, or has returned.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.replicas.retain(|p| p.replica != replica || p.required);
     }

@@ -1,6 +1,6 @@
 //! A volume that is served: its entries, the replicas that have them, and the members that leave.
 //!
-//! What clients ask for is in `jobs`, replicas that come back are in `returning`.
+//! Requests of clients are in `jobs`, and returning replicas in `returning`.
 
 mod jobs;
 
@@ -18,7 +18,7 @@ use crate::range::Exclusion;
 use crate::rule::{Rule, left_out};
 use jobs::Jobs;
 
-/// A group, as its owner sees it.
+/// A group, at its owner.
 #[derive(Debug)]
 pub(super) struct Group<D> {
     pub(super) pipeline: Pipeline<Issued<D>>,
@@ -28,11 +28,11 @@ pub(super) struct Group<D> {
     lenders: Vec<ReplicaId>,
     /// Where a read may go: the local one first.
     pub(super) readable: Vec<ReplicaId>,
-    /// Replicas that are in sync whatever becomes of a proposal, for the policy.
+    /// Replicas that are in sync whatever the outcome of a proposal is. The policy counts these.
     pub(super) in_sync: usize,
-    /// What was acknowledged before this ownership.
+    /// The position up to which entries were acknowledged before this ownership.
     before: Position,
-    /// Blocks of data in entries that are kept, since a replica has not got them yet.
+    /// Blocks of data in entries that are kept because a replica has not received them yet.
     pub(super) kept: u64,
 }
 
@@ -49,15 +49,15 @@ pub(super) struct Active<D> {
     /// Writes that were carried out, and on too few replicas to be acknowledged, with the groups that they touch (rule W6).
     pub(super) withheld: Vec<(RequestId, Vec<GroupIndex>)>,
     pub(super) returning: BTreeMap<ReplicaId, Returning>,
-    /// Questions about what has changed, counted.
+    /// The number of requests for changed blocks so far.
     pub(super) scans: u32,
-    /// When it last looked at the time.
+    /// The time of the last step.
     ticked: Moment,
     /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
     pub(super) lost: BTreeSet<ReplicaId>,
     /// When the next return of each departed replica may begin, if a former one has failed.
     pub(super) retries: BTreeMap<ReplicaId, Retry>,
-    /// Nodes that this one does not reach have more of the volume: they are to serve it (rule S1).
+    /// Nodes that this one does not reach have more of the volume, and are to serve it (rule S1).
     pub(super) yields: bool,
     /// Groups of a node whose process has ended, and of which another member has not answered since (rule S1Ended).
     pub(super) unconfirmed: BTreeSet<GroupIndex>,
@@ -69,7 +69,7 @@ fn data_blocks<D>(entry: &Entry<D>) -> u64 {
 }
 
 impl<D: Clone> Active<D> {
-    /// The second swap has committed: it serves. The members are those that it has sessions with.
+    /// The state after the second swap has committed. The members are the replicas with which it has sessions.
     pub(super) fn new(
         c: &mut Context,
         mut sessions: Vec<ReplicaSession<D>>,
@@ -80,8 +80,8 @@ impl<D: Clone> Active<D> {
         let swap = c.swap.as_ref().expect("it has taken over");
         let record = swap.undecided().unwrap_or(swap.settled());
         let ownership = record.epoch;
-        // A replica that was sealed too late to be compared gets nothing of this ownership: its commit point would bless what it holds and
-        // no other replica does (rule T1).
+        // A replica that was sealed too late to be compared gets nothing of this ownership: a commit point would commit entries that only
+        // this replica holds (rule T1).
         sessions.retain(|session| record.groups[session.group.0 as usize].in_sync.contains(&session.replica));
         sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
         let mut active = Active {
@@ -107,8 +107,8 @@ impl<D: Clone> Active<D> {
         active
     }
 
-    /// It serves no more. Returns what it was asked for and has not done; and the names of what is not to be begun again: what is
-    /// carried out and not acknowledged, and what clients have asked for that have gone.
+    /// Ends the service. Returns the requests that were not carried out, and the ids of those that must not begin again: requests
+    /// that were carried out and not acknowledged, and requests of clients that have gone.
     pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> (Vec<Request<D>>, Vec<RequestId>) {
         for session in self.sessions.iter().filter(|session| session.is_open()) {
             session.send(c, ToReplica::Release, out);
@@ -119,7 +119,7 @@ impl<D: Clone> Active<D> {
         (unfinished, over)
     }
 
-    /// The client of a request has gone. Whether it was one that has not begun, or whose answer waits.
+    /// The client of a request has gone. Returns whether the request had not begun, or its answer waits.
     pub(super) fn cancel(&mut self, id: RequestId) -> bool {
         let waiting = self.held.len() + self.withheld.len();
         self.held.retain(|request| request.id != id);
@@ -139,7 +139,7 @@ impl<D: Clone> Active<D> {
     pub(super) fn follow_record(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         let swap = c.swap.as_ref().expect("it owns the volume");
         let record = swap.settled();
-        // Of a proposal that adds groups nothing is used before it has committed.
+        // Groups that a proposal adds are not used before it has committed.
         for index in self.groups.len()..record.groups.len() {
             self.open_group(c, GroupIndex(index as u32), now, out);
         }
@@ -258,7 +258,7 @@ impl<D: Clone> Active<D> {
         session.is_open() && now.since(session.last_answer) < c.times.silent_ns && !session.is_stalled(c, now)
     }
 
-    /// Whether all replicas answer that must have a write, also if a proposal that is undecided comes to be.
+    /// Whether all replicas answer that must have a write, also those that an undecided proposal requires.
     pub(super) fn all_answer(&self, c: &Context, now: Moment) -> bool {
         self.groups.iter().flat_map(|group| &group.required).all(|replica| {
             let session = self.sessions.iter().find(|session| session.replica == *replica);
@@ -446,7 +446,7 @@ impl<D: Clone> Active<D> {
         }
         let end = Position { ownership: progress.ownership, sequence: progress.durable };
         if pipeline.connected(from.replica, durable).is_err() || !here && end < session.end {
-            // It has lost what it had said to be durable.
+            // The replica has lost entries that it had reported as durable.
             session.state = SessionState::Failed;
             self.change_members(c, now, out);
             return;
@@ -531,12 +531,12 @@ impl<D: Clone> Active<D> {
         self.follow_record(c, now, out);
     }
 
-    /// Whether it is to step down: nodes that this one does not reach have more of the volume.
+    /// Whether this owner is to step down, because nodes that it does not reach have more of the volume.
     pub(super) fn yields(&self) -> bool {
         self.yields
     }
 
-    /// A node's process has ended: its replicas are as good as silent. Others are asked at once whether they answer.
+    /// A node's process has ended: its replicas count as silent. The other members get a heartbeat at once.
     pub(super) fn ended(&mut self, c: &Context, now: Moment, node: NodeId) {
         self.sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
         self.sessions
@@ -547,7 +547,7 @@ impl<D: Clone> Active<D> {
 
     pub(super) fn tick(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if now.since(std::mem::replace(&mut self.ticked, now)) >= c.times.silent_ns {
-            // It was stopped itself: what the members have said meanwhile is still to be read.
+            // This process was stopped: messages that the members sent meanwhile are still unread.
             self.sessions.iter_mut().for_each(|session| session.wait_anew(now));
         }
         for session in &mut self.sessions {
@@ -558,13 +558,13 @@ impl<D: Clone> Active<D> {
             if has_all && session.out_of_band_is_durable() && !ordered {
                 session.moves(now);
             }
-            // Its process may have started anew, and what it said to that have been lost.
+            // The replica's process may have started again, and its answer to that may have been lost.
             let silent = session.is_open() && now.since(session.last_answer) >= c.times.silent_ns;
             if silent && !self.returning.contains_key(&session.replica) {
                 session.greet(c, now, SessionState::Greeting, out);
             }
             if session.state == SessionState::Failed && session.was_asked_long_ago(c, now) {
-                // Another life of its process may have found its device well: what it has is compared then.
+                // Another life of the process may find the device usable: then what it has is compared.
                 session.greet(c, now, SessionState::Greeting, out);
             }
             session.ask_again(c, now, out);

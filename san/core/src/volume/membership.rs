@@ -14,7 +14,7 @@ use crate::rule::{Rule, left_out};
 use crate::volume::Action;
 
 impl<D: Clone> Active<D> {
-    /// Proposes what has to change: members that do not answer leave, replicas that have come back join.
+    /// Proposes the swap that is needed: members that do not answer leave, and replicas that have returned join.
     pub(super) fn change_members(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         if c.is_undecided() {
             return;
@@ -27,7 +27,7 @@ impl<D: Clone> Active<D> {
         }
         let joins = self.returning.values().any(Returning::is_joining);
         if !joins && self.lost.is_empty() && doubted.iter().all(|group| group.gone.is_empty()) {
-            // So it is nearly always, and this is asked often.
+            // This is the usual case, and this function is called often.
             return;
         }
         let mut leave: Vec<(GroupIndex, ReplicaId, Position)> = Vec::new();
@@ -104,7 +104,7 @@ impl<D: Clone> Active<D> {
         match c.silence.judge(now, &c.times, &group.members, out) {
             Verdict::Without => !group.unconfirmed,
             Verdict::Wait => false,
-            // They live, and may still be asked to serve it; this one is, once a client wants something.
+            // The other nodes run, and a client may still turn to them. This node continues once one of its own clients sends a request.
             Verdict::Tie => self.unanswered() > 0,
             Verdict::Yield => {
                 self.yields = true;
@@ -113,8 +113,8 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// The groups of which a member is silent or has failed, or may soon have been silent for too long: it must be asked about before
-    /// that is decided. A volume can have a thousand groups, and this is called often: so it takes one pass over the sessions if all is
+    /// The groups of which a member is silent or has failed, or may soon have been silent for too long: its node must be asked before
+    /// it is excluded. A volume can have a thousand groups, and this is called often: so it takes one pass over the sessions if all is
     /// well, also while copies are away that have left the set, and two if not.
     fn doubted(&self, c: &Context, now: Moment) -> Vec<Doubted> {
         let silent_ns = c.times.silent_ns;
@@ -123,7 +123,7 @@ impl<D: Clone> Active<D> {
                 || now.since(session.last_answer) >= silent_ns
                 || session.is_stalled(c, now)
         };
-        // Of two members that are cut off at once, one was heard later than the other.
+        // Of two members that are cut off at once, the last message of one arrived later than that of the other.
         let limit = if left_out(Rule::S1Soon) { silent_ns } else { silent_ns / 2 };
         let Some(record) = c.record() else { return Vec::new() };
         let is_member = |session: &ReplicaSession<D>| {
@@ -167,10 +167,10 @@ impl<D: Clone> Active<D> {
     }
 }
 
-/// A connection that is refused looks like a process that has ended; if it is this node that is refused by all, one member is found to
-/// have ended a moment before the others. So members of its group that have not answered since are asked, and nothing is concluded
-/// before they have, or for the time between two heartbeats. From then on they count as silent (rule S1Ended). Returns whether
-/// that time goes on.
+/// A connection that is refused looks like a process that has ended; if all nodes refuse this one, it finds that one member has ended
+/// a moment before it finds that of the others. So the other members of the group that have not answered since get a heartbeat, and
+/// nothing is concluded before they answer or the time between two heartbeats is over. From then on they count as silent (rule
+/// S1Ended). Returns whether that time still runs.
 fn unconfirmed<D>(c: &Context, now: Moment, sessions: &[&ReplicaSession<D>], members: &mut Members) -> bool {
     let Some(since) = members.ended.iter().map(|(_, since)| *since).max() else { return false };
     let counted: BTreeSet<NodeId> =
@@ -198,10 +198,10 @@ fn unconfirmed<D>(c: &Context, now: Moment, sessions: &[&ReplicaSession<D>], mem
 struct Doubted {
     index: GroupIndex,
     members: Members,
-    /// Those that leave, if that is decided: nothing has come from them for too long, or they have failed.
+    /// The members to exclude: nothing has arrived from them for too long, or they have failed.
     gone: BTreeSet<ReplicaId>,
-    /// Whether another member answers. If none does, the first that comes is as good as those that are gone.
+    /// Whether another member answers. If none does, any member that answers first is as good as those that are gone.
     answers: bool,
-    /// The process of one has ended, and others may be found to have ended in a moment: nothing is decided before that.
+    /// The process of one member has ended, and those of others may be found to have ended in a moment: nothing is decided before that.
     unconfirmed: bool,
 }

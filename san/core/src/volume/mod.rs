@@ -15,12 +15,12 @@
 //! | `context` | what all parts of a volume need |
 //! | `clients` | which clients may request |
 //! | `commands` | commands of an operator |
-//! | `watch` | no node is seen to serve it: take it over |
+//! | `watch` | no node is known to serve it: take it over |
 //! | `takeover` | from the first swap to the second |
 //! | `merge` | what sealed members must be made equal in |
-//! | `active` | it serves: entries, acknowledgements, members that go |
+//! | `active` | serving: entries, acknowledgements, members that leave |
 //! | `jobs` | requests of clients, and copies: from the first step to the last |
-//! | `returning` | replicas that come back |
+//! | `returning` | replicas that return |
 //! | `membership` | which members leave the in-sync set, and which replicas join it |
 //! | `replica_session` | the session with one replica |
 //! | `silence` | what may be concluded from the silence of others |
@@ -73,16 +73,16 @@ pub struct Volume<D> {
     role: Role<D>,
     clients: Clients,
     watching: bool,
-    /// It served the volume, and does not for now: others may do so meanwhile.
+    /// This node served the volume, and does not for now. Another node may do so meanwhile.
     stepped_down: bool,
-    /// Requests that came before it was active.
+    /// Requests that arrived before the volume was active.
     waiting: VecDeque<Request<D>>,
     /// The proposal of the command that is under way.
     command_proposal: Option<ProposalId>,
 }
 
 impl<D: Clone> Volume<D> {
-    /// Of a process that starts. `seed` makes its random delays.
+    /// The state of a process that starts. `seed` makes its random delays.
     pub fn new(me: Owner, volume: VolumeId, times: Times, seed: u64, now: Moment) -> Volume<D> {
         let c = Context {
             me,
@@ -108,12 +108,12 @@ impl<D: Clone> Volume<D> {
         Volume { c, role, clients, watching: false, stepped_down: false, waiting, command_proposal: None }
     }
 
-    /// The record, as far as it is known here.
+    /// The last record that this node has read, if any.
     pub fn record(&self) -> Option<&Record> {
         self.c.record()
     }
 
-    /// What it does.
+    /// What this node does with the volume.
     pub fn status(&self) -> Status {
         match &self.role {
             _ if self.c.blocked.is_some() => Status::Blocked,
@@ -134,12 +134,12 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// Why nothing is done, if so.
+    /// The reason why the volume is blocked, if it is.
     pub fn blocked(&self) -> Option<&WentBack> {
         self.c.blocked.as_ref()
     }
 
-    /// Replicas that are coming back, with the blocks that are still to be copied, as far as they are known.
+    /// Returning replicas, with the blocks that are still to be copied, as far as they are known.
     pub fn returning(&self) -> Vec<(ReplicaId, u64)> {
         match &self.role {
             Role::Active(active) => active.returning(),
@@ -154,8 +154,9 @@ impl<D: Clone> Volume<D> {
         Some((record.attachment, record.fence))
     }
 
-    /// The client's read for which a replica was asked, in this session, to read blocks from this one on; and where these are
-    /// in it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
+    /// The client's read that a request to a replica serves, which in this session reads blocks from this one on; and where
+    /// these blocks are in the read, counted from the block with its first sector. `None` if no read waits for them any more,
+    /// or not for that alone.
     pub fn awaited(&self, from: ReplicaId, session: u64, job: Job, block: u64) -> Option<(RequestId, u64)> {
         let Role::Active(active) = &self.role else { return None };
         active.awaited(from, session, job, block)
@@ -167,7 +168,7 @@ impl<D: Clone> Volume<D> {
         self.waiting.len() + at_work
     }
 
-    /// Something happened; what is to be done is added to `out`.
+    /// Handles an event, and adds the actions to `out`.
     pub fn step(&mut self, now: Moment, event: Event<D>, out: &mut Vec<Action<D>>) {
         match event {
             Event::Request(request) => self.request(now, request, out),
@@ -184,7 +185,7 @@ impl<D: Clone> Volume<D> {
             Event::Fence => self.fence(now, out),
             Event::Detach => {
                 self.clients = Clients::default();
-                // A person's decision is carried out, whichever replicas come or go; no client was let in since.
+                // A recovery by force continues, whichever replicas come or go; no client was let in since.
                 if !matches!(&self.role, Role::Takeover(takeover) if takeover.is_forced()) {
                     self.retire(now, Failure::NotAttached, out);
                 }
@@ -192,15 +193,15 @@ impl<D: Clone> Volume<D> {
             Event::Cancel(request) => self.cancel(request, out),
             Event::Watch(watching) => self.watching = watching,
             Event::Seen(record, _) if self.c.blocked.is_some() => {
-                // A record above all that was known and promised is one that a person has made. If what was known is there
-                // again, the store was put right.
+                // A record above all that was known and promised was made by a recovery by force. If the known record is
+                // there again, the store was put right.
                 let known = self.c.promised.max(self.c.epoch());
                 let back = match self.c.blocked {
                     Some(WentBack::Lower { .. }) => {
                         record.epoch == known
                             && self.c.record().is_none_or(|old| old.epoch < known || *old == record)
                     }
-                    // The record that was known is of a history that is not to be.
+                    // The record that was known is of a history that was given up.
                     Some(WentBack::Forked { .. }) => true,
                     Some(WentBack::Lineage { .. }) => self.c.record().is_some_and(|old| *old == record),
                     _ => false,
@@ -219,7 +220,7 @@ impl<D: Clone> Volume<D> {
                     && let Ok(swap) = Swap::new(record)
                 {
                     (self.c.blocked, self.c.swap, self.c.proposed) = (None, Some(swap), None);
-                    // What was counted may be of a record that never was.
+                    // The attachment number may be of a record that no longer exists.
                     self.turn_out(out);
                     self.retire(now, Failure::Deposed, out);
                     if let Some(id) = self.command_proposal.take() {
@@ -287,7 +288,8 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// Its client has gone: it is not begun any more (rule T13). What is under way goes on, and what overlaps it waits for it.
+    /// The client of a request has gone: the request does not begin any more (rule T13). If it is under way, it is finished, because
+    /// requests that overlap it wait for it.
     fn cancel(&mut self, id: RequestId, out: &mut Vec<Action<D>>) {
         if left_out(Rule::T13) {
             return;
@@ -329,7 +331,7 @@ impl<D: Clone> Volume<D> {
         if let ToOwner::Probed { promise, .. } = &message
             && !matches!(self.role, Role::Active(_))
         {
-            // Also of one that is no member, and also when it comes late.
+            // This holds also for a replica that is no member, and for a late message.
             self.c.promised = self.c.promised.max(promise.epoch);
         }
         match &mut self.role {
@@ -344,7 +346,7 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// The store has said something about the record.
+    /// Handles an answer of the configuration store about the record.
     fn decided(&mut self, now: Moment, outcome: Result<Outcome, WentBack>, out: &mut Vec<Action<D>>) {
         let outcome = match outcome {
             Ok(outcome) => outcome,
@@ -407,16 +409,16 @@ impl<D: Clone> Volume<D> {
         self.tick(now, out);
     }
 
-    /// What the store holds cannot be. Nothing is done before a person has decided.
+    /// The store holds an impossible record. The volume is blocked until a person decides.
     fn block(&mut self, now: Moment, why: WentBack, out: &mut Vec<Action<D>>) {
         self.c.blocked = Some(why);
         self.retire(now, Failure::Deposed, out);
     }
 
-    /// Some time has passed.
+    /// Handles a tick.
     fn tick(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         if self.c.blocked.is_some() {
-            // A person may have decided elsewhere.
+            // A person may have recovered the volume at another node.
             self.c.read_record(now, out);
             return;
         }
@@ -424,7 +426,7 @@ impl<D: Clone> Volume<D> {
             let patience = self.c.times.undecided_ns;
             let in_the_way = match &self.role {
                 Role::Watch(_) => false,
-                // What a person has said of what is left must not be forgotten: the swap may have committed.
+                // The survivors that a person chose must not be forgotten: the swap may have committed.
                 Role::Takeover(takeover) => !takeover.is_forced(),
                 // While all replicas that must have a write answer, it delays nothing.
                 Role::Active(active) => !active.all_answer(&self.c, now),
@@ -477,7 +479,7 @@ impl<D: Clone> Volume<D> {
         let id = self.c.proposal();
         let Some(record) = self.c.record() else { return };
         if left_out(Rule::P3) && record.owner.node == self.c.me.node && record.state == RecordState::Active {
-            // It believes what the record says of its node.
+            // The mutant assumes to be the owner because the record names its node.
             (self.c.mine, self.c.me) = (record.epoch, record.owner);
             self.c.sessions = 1 << 32;
             let takeover = Takeover::believing(&self.c, now);
@@ -503,14 +505,14 @@ impl<D: Clone> Volume<D> {
         self.role = Role::Active(Box::new(active));
         self.stepped_down = false;
         if self.clients.fence_waits() {
-            // It came while a person's decision was carried out.
+            // It arrived while a recovery by force was carried out.
             self.fence(now, out);
         }
     }
 
-    /// It does not serve the volume for now, and would again as soon as it can. What its clients have asked for waits here, and is
-    /// carried out anew if nothing was attached elsewhere until then (rule T12). What was carried out already is not: others
-    /// may have written there since.
+    /// Stops serving the volume for now; this node will claim it again as soon as it can. Requests of clients wait here, and begin
+    /// again if the volume was not attached elsewhere until then (rule T12). Requests that were carried out already do not: other
+    /// clients may have written there since.
     fn step_down(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
         if let Role::Active(active) = role {
@@ -526,7 +528,7 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// Others are to serve the volume, and have time to begin.
+    /// Lets other nodes serve the volume, and gives them time to begin.
     fn wait_for_others(&mut self, now: Moment) {
         let until = now.after(self.c.times.quiet_ns);
         if let Role::Watch(watch) = &mut self.role {
@@ -534,14 +536,14 @@ impl<D: Clone> Volume<D> {
         }
     }
 
-    /// It is not to own the volume any more, or not for now. Nothing of it is ever issued again (rule T4).
+    /// Stops owning the volume, for good or for now. None of its requests is ever issued again (rule T4).
     fn retire(&mut self, now: Moment, why: Failure, out: &mut Vec<Action<D>>) {
         let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
         let mut again = Vec::new();
         if let Role::Active(active) = role {
             let (unfinished, withheld) = active.end(&self.c, out);
             if left_out(Rule::T4) {
-                // Its clients are told, and it is issued again all the same.
+                // The mutant completes the request as failed, and issues it again nevertheless.
                 let nameless = |request: &Request<D>| Request { id: RequestId(u64::MAX), ..request.clone() };
                 again.extend(unfinished.iter().filter(|r| r.id != RequestId(u64::MAX)).map(nameless));
             }

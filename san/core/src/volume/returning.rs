@@ -1,4 +1,4 @@
-//! Replicas that come back (rules C1 to C6 of `docs/explanation/san-rules.md`).
+//! Replicas that return (rules C1 to C6 of `docs/explanation/san-rules.md`).
 //!
 //! ```text
 //!  Greeting ─▶ Ordered ───────▶ Copying ────────────────▶ Joining ─────▶ member
@@ -22,38 +22,37 @@ use crate::record::Departed;
 pub(super) struct Retry {
     /// No return begins before this moment.
     not_before: Moment,
-    /// How often in a row it answered, and did not do what it was told.
+    /// How often in a row the replica answered, and did not carry out its requests.
     stalls: u32,
 }
 
-/// A replica on its way back.
+/// A returning replica.
 #[derive(Debug)]
 pub(super) struct Returning {
     group: GroupIndex,
-    /// What was changed since then has to be copied.
+    /// What was changed since this epoch has to be copied.
     departed: Departed,
     stage: ReturnStage,
     to_copy: RangeSet,
-    /// What no member has whole, and when that was last seen. A client may write it anew.
+    /// Blocks that no member has whole, and when that was last found. A client may write them again.
     unreadable: Option<(RangeSet, Moment)>,
-    /// What has data, and the replica has no room for now: what is to be trimmed goes first. And since when nothing else is
-    /// left.
+    /// Blocks with data for which the replica has no room now: trims go first. And since when nothing else is left.
     put_off: RangeSet,
     waits: Option<Moment>,
-    /// It is copied all the same: it is little.
+    /// These blocks are copied nevertheless, because they are few.
     squeezes: bool,
-    /// What the source has not been asked for yet begins here; nowhere, if it has told everything.
+    /// The block from which on the source has not listed its changes yet; `None` if it has listed all.
     scan: Option<u64>,
-    /// The question that is under way.
+    /// The request to the source that is under way.
     scanning: Option<Scan>,
     copying: u32,
-    /// The last entry in whose place something was not copied.
+    /// The last entry because of which a block was not copied.
     spared: Sequence,
-    /// The epoch of the order to return: it promises to follow that before it answers.
+    /// The epoch of the order to return, which the replica promises to follow before it answers.
     promised: Epoch,
 }
 
-/// A question to a member: what has changed?
+/// A request to a member: which blocks have changed?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scan {
     /// Its number. None is used again, or a late answer to a former attempt would be taken for this one's (rule C10).
@@ -75,27 +74,27 @@ impl Returning {
         self.group
     }
 
-    /// What it must have before it is a member, beside what is acknowledged.
+    /// The entry that the replica must have before it is a member, beside what is acknowledged.
     pub(super) fn spared(&self) -> Sequence {
         self.spared
     }
 
-    /// What it has durably promised at the least, once it has returned.
+    /// The least epoch that the replica has durably promised, once it has returned.
     pub(super) fn promised(&self) -> Epoch {
         self.promised
     }
 
-    /// Whether it is to list and drop what it has.
+    /// Whether the replica is still to list and drop what it has.
     pub(super) fn is_ordered(&self) -> bool {
         matches!(self.stage, ReturnStage::Ordered(_))
     }
 
-    /// Whether what has data waits until it says that it has room. Not when acknowledgements wait for it.
+    /// Whether blocks with data wait until the replica reports that it has room. They do not when acknowledgements wait for the replica.
     pub(super) fn puts_off(&self) -> bool {
         !self.squeezes && !self.is_joining()
     }
 
-    /// These have data, and the replica has no room for it.
+    /// Puts off these blocks, which have data for which the replica has no room.
     pub(super) fn put_off(&mut self, blocks: Range<u64>) {
         self.put_off.insert(blocks);
     }
@@ -111,8 +110,8 @@ impl Returning {
             + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
     }
 
-    /// An entry was issued, and the replica will get it: its blocks need not be copied. But until it has it, it holds
-    /// something older there (rule C5).
+    /// An entry was issued, and the replica will get it: its blocks need not be copied. But until the replica has the
+    /// entry, it holds something older there (rule C5).
     pub(super) fn written(&mut self, sequence: Sequence, blocks: &Range<u64>) {
         let overlaps = |set: &RangeSet| set.iter().any(|r| r.start < blocks.end && blocks.start < r.end);
         if overlaps(&self.to_copy) || overlaps(&self.put_off) || self.unreadable.is_some() {

@@ -1,4 +1,4 @@
-//! What an owner does for a replica that comes back, step by step.
+//! What an owner does for a returning replica, step by step.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,19 +18,19 @@ use crate::volume::{Action, Context};
 /// Copies under way to one replica at a time, and blocks of each at the most.
 const COPIES: u32 = 4;
 const COPY_BLOCKS: u64 = 16;
-/// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. One that comes back and
-/// needs more is given up, and begins anew.
+/// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. The return of a replica
+/// that needs more is given up, and begins again.
 const MOST_KEPT: u64 = 65_536;
 /// And so many entries, whatever is in them.
 const MOST_BEHIND: u64 = 16_384;
-/// Blocks with data, 4 MiB, that are copied to a replica although it is full. A device has a reserve, for what is in flight; of
-/// one that takes more there would be nothing left.
+/// Blocks with data, 4 MiB, that are copied to a replica although it is full. A device has a reserve for what is in flight,
+/// which a larger amount would use up.
 const MOST_SQUEEZED: u64 = 1024;
-/// In [`Job::slot`], of questions that are not those of a job.
+/// In [`Job::slot`], of requests that do not belong to a job.
 const SCAN: u32 = u32::MAX;
 
 impl<D: Clone> Active<D> {
-    /// Greets those that have departed and are not on their way back.
+    /// Greets the replicas that have departed and are not returning yet.
     pub(in crate::volume) fn look_for_departed(
         &mut self,
         c: &mut Context,
@@ -48,7 +48,7 @@ impl<D: Clone> Active<D> {
             }
         }
         if self.returning.is_empty() && found.is_empty() {
-            // So it is nearly always, and this is asked often.
+            // This is the usual case, and this function is called often.
             return;
         }
         if !found.is_empty() {
@@ -95,7 +95,7 @@ impl<D: Clone> Active<D> {
         for replica in silent {
             self.abandon(c, now, replica, out);
         }
-        // Only those that answer: a search among the sessions for each of a thousand that are away would take long.
+        // Only for replicas that answer: a search among the sessions for each of a thousand that are away would take long.
         let open = self.sessions.iter().filter(|session| session.is_open());
         let open = open.map(|session| session.replica).filter(|replica| self.returning.contains_key(replica));
         for replica in open.collect::<Vec<_>>() {
@@ -140,7 +140,7 @@ impl<D: Clone> Active<D> {
         self.follow_record(c, now, out);
     }
 
-    /// It has answered: it is told to return. From now on entries are kept for it (rule C2).
+    /// The replica has answered, and is ordered to return. From now on entries are kept for it (rule C2).
     pub(in crate::volume) fn order_return(
         &mut self,
         c: &mut Context,
@@ -152,8 +152,8 @@ impl<D: Clone> Active<D> {
         let replica = self.sessions[at].replica;
         let end = Position { ownership: progress.ownership, sequence: progress.durable };
         if self.returning.get(&replica).is_some_and(|r| end < r.departed.had) && !left_out(Rule::C9) {
-            // It has lost something. It is emptied, and before that the record must say so: what is changed since it
-            // left would not be enough any more.
+            // The replica has lost something, so it is emptied. The record must state that first: the changes since
+            // the replica left are not enough any more.
             self.lost.insert(replica);
             self.abandon(c, now, replica, out);
             self.change_members(c, now, out);
@@ -175,7 +175,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// Its store was found damaged. A member leaves the set as one whose device has failed, if others have what it has lost. One
-    /// that has left is emptied; but not before the record says that it is to be copied in full (rule C12).
+    /// that has left is emptied; but not before the record states that it is to be copied in full (rule C12).
     pub(in crate::volume) fn damaged(
         &mut self,
         c: &mut Context,
@@ -191,7 +191,7 @@ impl<D: Clone> Active<D> {
             return;
         };
         if returning.stage != ReturnStage::Greeting {
-            // It is being emptied, and answers so until that is done.
+            // The replica is being emptied, and answers "damaged" until that is done.
             return;
         }
         if left_out(Rule::C12) {
@@ -215,7 +215,7 @@ impl<D: Clone> Active<D> {
         self.welcomed(c, now, at, from, &nothing, out);
     }
 
-    /// It has listed what it dropped.
+    /// The replica has listed what it dropped.
     pub(in crate::volume) fn listed(
         &mut self,
         c: &mut Context,
@@ -244,7 +244,7 @@ impl<D: Clone> Active<D> {
         self.return_on(c, now, replica, out);
     }
 
-    /// The source has told a part of what has changed.
+    /// The source has listed a part of what has changed.
     pub(in crate::volume) fn changed(
         &mut self,
         c: &mut Context,
@@ -266,8 +266,8 @@ impl<D: Clone> Active<D> {
         self.return_on(c, now, replica, out);
     }
 
-    /// A copy could not be made: no member has the blocks whole. It is tried again after a while, and the replica is no
-    /// member before it is made: it would hold old data where the others say that they have lost theirs.
+    /// A copy could not be made: no member has the blocks whole. The copy is tried again after a while, and the replica
+    /// is no member before it is made: it would hold old data where the others report that they have lost theirs.
     pub(in crate::volume) fn not_copied(
         &mut self,
         c: &Context,
@@ -286,13 +286,13 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Whether what has data is to wait until there is room for it.
+    /// Whether blocks with data are to wait until there is room for them.
     pub(in crate::volume) fn puts_off(&self, replica: ReplicaId) -> bool {
         self.returning.get(&replica).is_some_and(Returning::puts_off)
             && self.sessions.iter().any(|session| session.replica == replica && session.full)
     }
 
-    /// A copy has data, and the replica has no room for it: others go before it.
+    /// A copy has data for which the replica has no room: other copies go first.
     pub(in crate::volume) fn put_off(&mut self, c: &Context, replica: ReplicaId, piece: Piece) {
         if let Some(returning) = self.returning.get_mut(&replica) {
             returning.put_off(piece.block..piece.block + piece.blocks);
@@ -301,7 +301,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Goes on with a return, as far as it goes.
+    /// Continues a return, as far as is possible now.
     pub(in crate::volume) fn return_on(
         &mut self,
         c: &mut Context,
@@ -323,7 +323,7 @@ impl<D: Clone> Active<D> {
             blocks.iter().for_each(|range| returning.to_copy.insert(range));
         }
         let waited = |returning: &Returning| {
-            // Time for a heartbeat, which brings the commit point, and for what it lets go.
+            // Time for a heartbeat, which brings the commit point, and for the destage that this allows.
             returning.waits.is_some_and(|since| now.since(since) >= c.times.silent_ns / 2)
         };
         returning.squeezes |= waited(returning) && returning.put_off.count() <= MOST_SQUEEZED;
@@ -353,7 +353,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Asks a member what has changed.
+    /// Requests from a member which blocks have changed.
     fn scan(&mut self, c: &Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         let Some(from) = returning.scan else { return };
@@ -364,7 +364,7 @@ impl<D: Clone> Active<D> {
         let open = |replica: &ReplicaId| {
             self.sessions.iter().find(|session| session.replica == *replica && session.is_open())
         };
-        // The same again, if it can still answer: it may need longer than we wait.
+        // Sends the same request again, if the member can still answer: it may need longer than the limit.
         let last = returning.scanning.filter(|scan| readable.contains(&scan.source));
         let again = last.and_then(|scan| open(&scan.source));
         let Some(source) = again.or_else(|| readable.iter().find_map(open)) else { return };
@@ -403,7 +403,8 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// All is copied: acknowledgements wait for it from now on, and it is added when it has what was acknowledged before.
+    /// Everything is copied: acknowledgements wait for the replica from now on, and it becomes a member when it has what was acknowledged
+    /// before.
     fn may_join(&mut self, c: &mut Context, now: Moment, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let Some(returning) = self.returning.get_mut(&replica) else { return };
         let nothing_left = returning.to_copy.is_empty() && returning.put_off.is_empty();

@@ -1,12 +1,12 @@
-//! What blocks hold, for a client that asks: from what the members' stores know, and nothing is read.
+//! Answers a client's request for what blocks hold, from the indexes of the members' stores. No data is read.
 //!
 //! ```text
 //! blocks of the volume ─▶ one question for each group ─▶ answers ─▶ joined, up to the first block that none describes
 //! ```
 //!
-//! A map is treated as a read: it shares its blocks with reads and waits for writes (rule W1), is asked of a member that may be
-//! read, again of another one if that does not answer, and is answered while the leases are held (rules L1 to L5). So a block that
-//! it shows as a hole is one that a read would have returned as zeroes.
+//! A map is treated as a read: it shares its blocks with reads and waits for writes (rule W1), goes to a member that may be read,
+//! or to another one if that does not answer, and is answered while the leases are held (rules L1 to L5). So if the map shows a
+//! block as a hole, a read would have returned zeroes.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use crate::map::Map;
 use crate::message::{Job, ToReplica};
 use crate::volume::{Action, Context, MOST_MAPPED};
 
-/// Blocks that one request is told about at the most: 4 GiB.
+/// The most blocks that the answer to one request describes: 4 GiB.
 const MOST_BLOCKS: u64 = 1 << 20;
 
-/// A question to a member of one group: what do these blocks hold?
+/// A request to a member of one group: what do these blocks hold?
 #[derive(Debug)]
 pub(super) struct Question {
     piece: Piece,
@@ -31,7 +31,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// The group that it is about.
+    /// The group of the blocks.
     pub(super) fn group(&self) -> GroupIndex {
         self.piece.group
     }
@@ -41,7 +41,7 @@ impl Question {
     }
 }
 
-/// The blocks, of these, that one request is told about: those of one span, in which each group has consecutive ones.
+/// The blocks, of these, that the answer to one request describes: those of one span, in which each group has consecutive blocks.
 pub(super) fn answered_at_once(layout: &Layout, blocks: Range<u64>) -> Range<u64> {
     let span = layout.group() * u64::from(layout.stripes());
     let end_of_span = (blocks.start / span + 1) * span;
@@ -49,7 +49,7 @@ pub(super) fn answered_at_once(layout: &Layout, blocks: Range<u64>) -> Range<u64
 }
 
 impl<D: Clone> Active<D> {
-    /// Asks a member of each group that a job's blocks are in.
+    /// Sends a request to a member of each group that has blocks of a job.
     pub(super) fn map(
         &mut self,
         c: &Context,
@@ -76,7 +76,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Asks a member: the first that answers, after the one that was asked last.
+    /// Sends the request to the next member that answers, after the one that was asked last.
     fn ask_for_map(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
         let Question { piece, asked, .. } = self.jobs.slots[slot as usize].maps[index];
         let member = self.next_member(piece.group, asked, &[]);
@@ -91,7 +91,7 @@ impl<D: Clone> Active<D> {
         session.send(c, ToReplica::Map { job, block: piece.block, blocks: piece.blocks as u32 }, out);
     }
 
-    /// What has not been answered for a while is asked again, of another member if there is one.
+    /// Sends requests without an answer again, to another member if there is one.
     pub(super) fn map_again(&mut self, c: &Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
         for index in 0..self.jobs.slots[slot as usize].maps.len() {
             let question = &self.jobs.slots[slot as usize].maps[index];
@@ -106,7 +106,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// A member answers. What cannot be an answer to the question is not taken.
+    /// A member answers. An impossible answer is dropped.
     pub(in crate::volume) fn mapped(
         &mut self,
         c: &mut Context,
@@ -147,8 +147,8 @@ impl<D: Clone> Active<D> {
     }
 }
 
-/// What these blocks of a volume hold, counted from the first of them: up to the first that its group's answer does not describe, or
-/// that would take a range too many.
+/// What these blocks of a volume hold, counted from the first of them: up to the first block that its group's answer does not
+/// describe, or that would need more ranges than allowed.
 fn joined(layout: &Layout, blocks: Range<u64>, questions: &[Question]) -> Map {
     let mut joined = Map::from(0);
     let mut looked_at = [0; MOST_STRIPES as usize];
@@ -184,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each block of the volume is told as its group's answer has it, from the first on, without a gap.
+        /// The joined map has each block as the answer of its group has it, from the first block on, without a gap.
         #[test]
         fn answers_of_groups_are_joined_to_one_of_the_volume(
             stripes in 1..=MOST_STRIPES, unit in 1..9u64, units in 1..9u64, start in 0..300u64, length in 1..300u64,
@@ -206,7 +206,7 @@ mod tests {
             let all = questions.len();
             for (index, question) in questions.iter_mut().enumerate() {
                 let Range { start, end } = question.blocks();
-                // Some answer about fewer blocks than they were asked about.
+                // Some answers describe fewer blocks than were requested.
                 let end = if index == cut % all { end.min(start + short) } else { end };
                 let mut map = Map::from(start);
                 for block in start..end {
@@ -223,7 +223,7 @@ mod tests {
             }
             let expected: Vec<Held> = (start..start + map.until).map(|block| held(block, salt)).collect();
             prop_assert_eq!(said, expected);
-            // Nothing is left out that could have been told.
+            // No block is left out that could have been described.
             if start + map.until < blocks.end {
                 let (group, block) = layout.locate(start + map.until);
                 let question = questions.iter().find(|question| question.group() == group).unwrap();

@@ -1,4 +1,4 @@
-//! Requests of clients, and copies to replicas that come back: from the first step to the last.
+//! Requests of clients, and copies to returning replicas, from the first step to the last.
 //!
 //! ```text
 //!            ┌─ read ───────────── leases held? ─────────────────────▶ complete
@@ -76,7 +76,7 @@ struct JobState<D> {
     rest: Range<u64>,
     /// What it reads.
     parts: Vec<Part<D>>,
-    /// What it asks members for, to tell what blocks hold.
+    /// Its requests to members for what blocks hold.
     maps: Vec<maps::Question>,
     /// Parts that have not been read, or entries that are not acknowledged.
     pending: u32,
@@ -121,7 +121,7 @@ enum JobStage {
 #[derive(Debug)]
 struct Part<D> {
     piece: Piece,
-    /// Where they are in what is asked for, in blocks.
+    /// Where the part begins in the request, in blocks.
     at: u64,
     asked: Option<ReplicaId>,
     since: Moment,
@@ -137,7 +137,7 @@ impl<D> Jobs<D> {
         self.clients
     }
 
-    /// What clients asked for and has not been done; and the names of what was asked by clients that have gone.
+    /// The requests of clients that were not carried out, and the ids of those whose clients have gone.
     pub(in crate::volume) fn unfinished(&mut self) -> (Vec<Request<D>>, Vec<RequestId>) {
         let (mut unfinished, mut gone) = (Vec::new(), Vec::new());
         for job in &mut self.slots {
@@ -150,8 +150,8 @@ impl<D> Jobs<D> {
         (unfinished, gone)
     }
 
-    /// The client of a request has gone. One that waits for what it overlaps is never begun; one that has begun is finished here,
-    /// and never begun again (rule T13). Whether it is one that was not begun.
+    /// The client of a request has gone. A request that waits for others which it overlaps never begins. One that has begun is
+    /// finished here, and never begins again (rule T13). Returns whether the request had not begun.
     pub(in crate::volume) fn cancel(&mut self, id: RequestId) -> bool {
         let is_it = |job: &&mut JobState<D>| matches!(&job.work, Work::Client(of) if of.id == id);
         let Some(job) = self.slots.iter_mut().find(is_it) else { return false };
@@ -220,7 +220,7 @@ fn span<D>(request: &Request<D>) -> Span {
 }
 
 impl<D: Clone> Active<D> {
-    /// A client asks.
+    /// Accepts a request of a client.
     pub(in crate::volume) fn request(
         &mut self,
         c: &mut Context,
@@ -236,7 +236,7 @@ impl<D: Clone> Active<D> {
         }
         let mut blocks = span(&request).blocks;
         if matches!(request.op, RequestOp::Trim) {
-            // What does not fill a block is left as it is.
+            // Sectors that do not fill a block are left as they are.
             let end = request.sector + u64::from(request.sectors);
             blocks = request.sector.div_ceil(SECTORS)..end / SECTORS;
         }
@@ -259,14 +259,14 @@ impl<D: Clone> Active<D> {
         self.go_on(c, now, out);
     }
 
-    /// Whether fewer replicas of a group are in sync than the policy asks for (rule W6).
+    /// Whether fewer replicas of a group are in sync than the policy requires (rule W6).
     fn has_too_few(&self, c: &Context, group: GroupIndex) -> bool {
         let least = c.record().map_or(0, |record| record.least as usize);
         self.groups[group.0 as usize].in_sync < least && !left_out(Rule::W6)
     }
 
-    /// All entries of a job are acknowledged by the members. If these have become too few while it was under way, its client
-    /// has no answer until there are more; what it overlaps goes on, or the return of a copy would wait for it (rule W6).
+    /// All entries of a job are acknowledged. If too few members are left by then, the client gets no answer until there are
+    /// more. Requests that overlap the job continue, because the return of a copy may wait for them (rule W6).
     fn complete_write(&mut self, c: &Context, slot: u32, out: &mut Vec<Action<D>>) {
         let job = &self.jobs.slots[slot as usize];
         if let Work::Client(request) = &job.work {
@@ -540,7 +540,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Copies a piece to a replica that comes back.
+    /// Copies a piece to a returning replica.
     pub(in crate::volume) fn copy(&mut self, to: ReplicaId, piece: Piece, layout: &Layout) {
         let first = layout.block_at(piece.group, piece.block);
         let slot = self.jobs.take(Work::Copy { to, piece }, first..first + piece.blocks);
@@ -587,7 +587,7 @@ impl<D: Clone> Active<D> {
                 job.turn = job.turn.wrapping_add(1);
                 ended += 1;
                 let waits = job.stage == JobStage::Waiting && !left_out(Rule::W1) && !left_out(Rule::C4);
-                // What it has issued is acknowledged before others may touch these blocks.
+                // Its entries are acknowledged before other jobs may touch these blocks.
                 if waits || job.stage == JobStage::Repairing {
                     job.work = Work::Cancelled;
                 } else {

@@ -1,4 +1,4 @@
-//! What a job reads: from which member, again if it does not answer, and anew where a checksum does not match.
+//! The reads of a job: from which member, again if it does not answer, and with a repair where a checksum does not match.
 //!
 //! A block whose checksum does not match is read again under exclusion, from one member after the other, and written anew
 //! (rule R7).
@@ -82,7 +82,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Asks a member for a part: the first that answers, after the one that was asked last.
+    /// Requests a part from the next member that answers, after the one that was asked last.
     fn ask(&mut self, c: &Context, now: Moment, slot: u32, index: usize, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         let part = &mut job.parts[index];
@@ -110,7 +110,7 @@ impl<D: Clone> Active<D> {
         candidates.find(open).copied()
     }
 
-    /// Asks this member for a part.
+    /// Requests a part from this member.
     fn ask_of(&mut self, c: &Context, slot: u32, index: usize, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         let part = &mut job.parts[index];
@@ -123,8 +123,9 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// The client's read for which a member was asked, in this session, to read blocks from this one on; and where these are in
-    /// it, counted from the block with its first sector. `None` if no read waits for them any more, or not for that alone.
+    /// The client's read that a request to a member serves, which in this session reads blocks from this one on; and where
+    /// these blocks are in the read, counted from the block with its first sector. `None` if no read waits for them any more,
+    /// or not for that alone.
     pub(in crate::volume) fn awaited(
         &self,
         from: ReplicaId,
@@ -145,7 +146,7 @@ impl<D: Clone> Active<D> {
         waits.then_some((*request, part.at))
     }
 
-    /// What has not been answered is asked again, of another member if there is one.
+    /// Sends requests without an answer again, to another member if there is one.
     pub(in crate::volume) fn read_again(&mut self, c: &mut Context, now: Moment, out: &mut Vec<Action<D>>) {
         for slot in 0..self.jobs.slots.len() {
             let job = &self.jobs.slots[slot];
@@ -175,7 +176,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// A member answers.
+    /// Handles the answer of a member.
     pub(in crate::volume) fn data(
         &mut self,
         c: &mut Context,
@@ -223,7 +224,7 @@ impl<D: Clone> Active<D> {
             return;
         }
         if part.piece.blocks > MENDED_TOGETHER {
-            // Which of them it is: only what is near it is written anew, and not all that was asked for at once.
+            // Finds the corrupt block: only the blocks near it are written again, and not everything that was requested.
             self.ask_in_parts(c, now, id, from, out);
             return;
         }
@@ -235,7 +236,7 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// A member has not got all of a part whole: it is asked for the part again, some blocks at a time.
+    /// A member does not have all of a part whole: the part is requested from it again, some blocks at a time.
     fn ask_in_parts(&mut self, c: &Context, now: Moment, id: Job, from: ReplicaId, out: &mut Vec<Action<D>>) {
         let (slot, index) = (id.slot, id.part as usize);
         let Piece { group, block, blocks } = self.jobs.slots[slot as usize].parts[index].piece;
@@ -251,8 +252,8 @@ impl<D: Clone> Active<D> {
         }
     }
 
-    /// Puts parts of at most so many blocks in the place of one. All of them have other numbers then, and what was asked is not
-    /// waited for.
+    /// Puts parts of at most so many blocks in the place of one. All of them have other numbers then, and answers to the former
+    /// requests are dropped.
     fn split(&mut self, now: Moment, slot: u32, index: usize, most: u64) {
         let job = &mut self.jobs.slots[slot as usize];
         let (Piece { group, block, blocks }, at) = (job.parts[index].piece, job.parts[index].at);
@@ -270,7 +271,7 @@ impl<D: Clone> Active<D> {
         job.turn = job.turn.wrapping_add(1);
     }
 
-    /// Whether no member has a part whole. Members may have gone since it was asked for.
+    /// Whether no member has a part whole. Members may have left since it was requested.
     fn is_hopeless(&self, slot: u32, part: usize) -> bool {
         let part = &self.jobs.slots[slot as usize].parts[part];
         let group = &self.groups[part.piece.group.0 as usize];
@@ -311,7 +312,7 @@ impl<D: Clone> Active<D> {
     /// All is read. What was found corrupt somewhere is written anew, to all; what would be too much at once is left as it is, for
     /// the next read or the scrub that finds it.
     fn repair(&mut self, c: &mut Context, now: Moment, slot: u32, out: &mut Vec<Action<D>>) {
-        // Nearly always: the other jobs are not looked at for that.
+        // This is the usual case, in which the other jobs need no check.
         if self.jobs.slots[slot as usize].parts.iter().all(|part| part.corrupt.is_empty()) {
             self.has_read(c, now, slot, out);
             return;
@@ -322,7 +323,7 @@ impl<D: Clone> Active<D> {
         };
         let others: u64 = self.jobs.slots.iter().map(under_way).sum();
         let job = &mut self.jobs.slots[slot as usize];
-        // Whatever else reads with care is a few blocks, and does it for their sake.
+        // All other jobs that read under exclusion read a few blocks only, and do so to repair them.
         let is_read = matches!(&job.work, Work::Client(request) if matches!(request.op, RequestOp::Read));
         let mut room = if is_read { MOST_MENDED.saturating_sub(others) } else { u64::MAX };
         let mut entries = Vec::new();
