@@ -1,5 +1,5 @@
-//! Carries out what a store asks at once: for devices that live in memory, where this is faster than handing it over (io_uring
-//! hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
+//! Carries out the I/Os of a store at once: for devices that live in memory, where this is faster than handing it over
+//! (io_uring hands each I/O on tmpfs to a kernel thread). They are mapped, if they can be; else it is done by system calls.
 
 use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Writing};
 use nix::libc::iovec;

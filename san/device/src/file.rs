@@ -1,7 +1,7 @@
 //! A device of a replica: a block device or a regular file, open for exclusive use.
 //!
-//! Disks are used with direct I/O only. After a failed `fsync` the page cache may say that data is clean which never came to
-//! the disk, and the error is not reported again; direct I/O tells each write how it ended. Only what lives in memory anyway is used
+//! Disks are used with direct I/O only. After a failed `fsync` the page cache may mark data as clean that never reached the disk,
+//! and the error is not reported again; with direct I/O each write reports its own result. Only what lives in memory anyway is used
 //! through the page cache, which it is.
 
 mod create;

@@ -1,7 +1,7 @@
 //! Stretches of mapped devices are made huge pages by one thread for the whole process, while the loops run.
 //!
 //! To make a huge page the kernel may have to move or to give up other memory first, without a bound on how long that takes. So a
-//! loop asks for it and goes on: until the stretch is done it reads and writes it by calls.
+//! loop requests it and continues: until the stretch is done it reads and writes it by calls.
 //!
 //! ```text
 //! loop ── a stretch (at most 256 wait; else it is asked for again later) ──▶ this thread: first page ─▶ collapse ─▶ all of it

@@ -3,7 +3,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`pool`] | memory for blocks, aligned for direct I/O, each block with its checksum; nothing is allocated for each |
-//! | [`mod@file`] | a device: opened, locked, looked at, and read and written at once |
+//! | [`mod@file`] | a device: opened, locked, checked, and read and written at once |
 //! | [`direct`] | carries out requests at once: for files that live in memory |
 //! | `mapping` | such a file, mapped |
 //! | `huge` | makes huge pages of it, on a thread of its own |

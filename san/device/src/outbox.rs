@@ -1,4 +1,4 @@
-//! What is to be sent: small heads, data where it lies, and zeroes that are nowhere.
+//! Bytes to send: small heads, data where it lies, and zeroes that take no memory.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

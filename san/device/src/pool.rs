@@ -89,7 +89,7 @@ struct Spare {
 enum Use {
     /// The system has its memory.
     None,
-    /// It was used since it was last looked at.
+    /// It was used since the last check.
     Lately,
     /// It was not, and the system does not have it back.
     Before,

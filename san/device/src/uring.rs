@@ -64,7 +64,7 @@ impl Default for UringOptions {
 pub enum Polling {
     /// It sleeps at once.
     Not,
-    /// Until other threads want the CPU, to which it yields before each poll.
+    /// Until other threads need the CPU, to which it yields before each poll.
     WhileIdle,
     /// To the end.
     Throughout,
@@ -195,9 +195,9 @@ impl Uring {
         self.stores.get(store as usize) == Some(&true)
     }
 
-    /// Begins to carry out what a store asks, or puts it in a line if as much as there is room for is in flight. The kernel
-    /// sees it at the next [`submit`](Self::submit) or [`wait`](Self::wait), or before. Every ask comes back from
-    /// [`take`](Self::take), whatever becomes of it.
+    /// Submits an I/O of a store, or queues it if as many as there is room for are in flight. The kernel sees it at the
+    /// next [`submit`](Self::submit) or [`wait`](Self::wait), or before. Every ask comes back from [`take`](Self::take),
+    /// whatever becomes of it.
     pub fn start(&mut self, store: u32, token: Token, io_request: IoRequest<Blocks>) {
         match self.free.pop() {
             Some(index) => self.begin(index, store, token, io_request),

@@ -11,10 +11,10 @@ use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
 
 /// The most parts that the system gathers in one write (`IOV_MAX`, `UIO_MAXIOV` of Linux).
 pub(crate) const MOST_VECTORS: usize = 1024;
-/// How often what the system says to try again is tried again, before that is taken for a fault. Every wait is bounded.
+/// How often a call that the system asks to repeat is repeated, before that counts as a fault. Every wait is bounded.
 pub(crate) const MOST_TRIES: u32 = 1000;
 
-/// What went wrong with an I/O at this place, as a store is told.
+/// The error of an I/O at this place, as it is reported to a store.
 pub(crate) fn failed(area: Area, at: u64, error: io::Error) -> IoFault {
     IoFault::Failed { area, at, error }
 }

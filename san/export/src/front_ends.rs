@@ -17,7 +17,7 @@ use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, Ses
 use crate::ways::Ways;
 use crate::{nbd, vhost};
 
-/// Makes the enum, and `ALL` with every variant of it: a protocol that is missing there would be listened for nowhere.
+/// Makes the enum, and `ALL` with every variant of it: no listener would serve a protocol that is missing there.
 macro_rules! protocols {
     ($(#[$about:meta])* pub enum Protocol { $($(#[$of:meta])* $variant:ident,)* }) => {
         $(#[$about])*

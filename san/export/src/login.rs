@@ -25,7 +25,7 @@ pub enum Refusal {
     NeedsTls(String),
 }
 
-/// What a login needs to go on, or what has come of it.
+/// What a login needs to continue, or its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoginStep {
     /// More bytes of the client: [`Login::feed`].
@@ -67,7 +67,7 @@ pub trait Login: Send {
     /// Takes bytes that the client has sent. The login limits how many it keeps; the node limits the time.
     fn feed(&mut self, bytes: &[u8]);
 
-    /// The node can go on with TLS, if the client wants that. Called before anything is fed, or not at all.
+    /// The node can continue with TLS, if the client requests that. Called before anything is fed, or not at all.
     fn offer_tls(&mut self);
 
     /// What comes next. An error disconnects the client.

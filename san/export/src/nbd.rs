@@ -10,7 +10,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`handshake`] | the login: a client asks which exports there are, and chooses one |
+//! | [`handshake`] | the login: a client lists the exports, and chooses one |
 //! | [`session`] | requests are taken from bytes, and answers are put into an outbox |
 //! | [`connection`] | the session at its socket |
 

@@ -129,8 +129,8 @@ pub trait Session {
     /// A request is complete, and is to be answered. An error ends the session.
     fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd>;
 
-    /// Sends answers, unless the socket has no room (`has_room`), and notifies the client where it wants that: by one more in
-    /// each eventfd that `ring` is called with. An error ends the session.
+    /// Sends answers, unless the socket has no room (`has_room`), and notifies the client where it has requested that: by one
+    /// more in each eventfd that `ring` is called with. An error ends the session.
     fn send(&mut self, has_room: bool, ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd>;
 
     /// Bytes that requests, and answers that were not sent, take or may take. Bytes that were received and are no request yet do not

@@ -24,7 +24,7 @@
 //! | `guard` | memory that goes away under us costs the front-end its connection, not us our life |
 //! | `queue` | one of its queues |
 //! | [`inflight`] | what was begun and not answered, in memory that outlives us |
-//! | `request` | what a chain of descriptors asks for |
+//! | `request` | the request in a chain of descriptors |
 //! | `spans` | where what is read is put |
 
 mod backend;

@@ -25,7 +25,7 @@
 //! Three replicas at most, one on each of three nodes; two nodes that may own the volume; one group of at
 //! most two blocks. Each [`scenario`] lets so many things happen, and is searched to the end, whatever the
 //! number of steps. Only [`scenario::everything`] stops at a depth: of it, states one step further are
-//! counted, and not looked at.
+//! counted, and not searched.
 //!
 //! | | replicas | blocks | writes | reads | crashes | takeovers | departures | sessions | states | steps |
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -51,9 +51,9 @@
 //! # How it is kept small
 //!
 //! - **A message is a step.** A replica takes the next entry, or the commit point, from the owner's state; the step
-//!   that does not happen is a message that is lost or late. A deposed owner that does not know goes on
-//!   sending what it has. What a process sent before it died, or before its last swap, arrives at once or
-//!   never: later it would be refused, or do what it does at once.
+//!   that does not happen is a message that is lost or late. A deposed owner that has not learned it continues
+//!   sending what it has. What a process sent before it died, or before its last swap, arrives at once or never:
+//!   later it would be refused, or do what it does at once.
 //! - **An owner receives an answer at once**, and acknowledges in a step of its own, which may come at any later
 //!   moment.
 //! - **An owner reads the outcome of its swap from the store.** So each answer of the store may be late or lost, and

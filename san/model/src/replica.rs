@@ -53,7 +53,7 @@ impl Protocol {
         }
         next.owners[node] = Owner::default();
         if self.without(Rule::P3) && state.record.owner == node && state.record.active {
-            // It believes what its own replica has.
+            // It trusts its own replica.
             let replica = &state.replicas[node];
             next.owners[node] = Owner {
                 phase: Phase::Active,

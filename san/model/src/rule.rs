@@ -10,7 +10,7 @@ pub enum Rule {
     /// Seeing the old record proves nothing. Left out: a node that sees it takes the swap for refused, and forgets
     /// it.
     P2,
-    /// A starting process owns nothing. Left out: it goes on as the owner that the record names.
+    /// A starting process owns nothing. Left out: it continues as the owner that the record names.
     P3,
     /// Requests that overlap wait for each other until they are acknowledged. Left out: they do not.
     W1,
@@ -21,7 +21,7 @@ pub enum Rule {
     W3,
     /// A lease counts from when it was asked for. Left out: from when the grant arrives, which may be late.
     L1,
-    /// A lease is looked at when a read completes. Left out: when it begins.
+    /// A lease is checked when a read completes. Left out: when it begins.
     L2,
     /// A member that has started refuses to be sealed for one lease. Left out: it has forgotten what it
     /// granted.
@@ -58,8 +58,8 @@ pub enum Rule {
     C3,
     /// A copy excludes writes to its block. Left out: it does not.
     C4,
-    /// A replica that comes back lists and drops only when it has promised the epoch of the owner that asks
-    /// for it. Left out: it lists by itself, and the owner's session comes later.
+    /// A replica that returns lists and drops only when it has promised the epoch of the owner that orders
+    /// it for it. Left out: it lists by itself, and the owner's session comes later.
     ListAfterPromise,
     /// The promise to the owner that opens a session is durable before anything is dropped. Left out: the
     /// epoch is adopted, and forgotten in a crash; then a deposed owner opens a session.

@@ -165,7 +165,7 @@ pub enum Phase {
     Idle,
     /// It takes over, from the first proposal until the second is known to have committed.
     TakingOver,
-    /// It believes that it is the owner.
+    /// This process acts as the owner.
     Active,
 }
 
@@ -173,7 +173,7 @@ pub enum Phase {
 /// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Lease {
-    /// The members whose lease the owner believes to hold.
+    /// The members whose lease the owner holds by its own clock.
     pub held: Set,
     /// The members that know of it, and are not sealed by another while it runs. Differs from `held` only in
     /// mutants.

@@ -17,7 +17,7 @@ use crate::identity::{IdentityError, OpenToOthers, fingerprint};
 use crate::node::security::subject;
 use crate::settings::NodeSettings;
 
-/// Length of leases, if nothing else is said: a node that is killed is excluded after that.
+/// Default length of leases. A node that is silent for this long is excluded.
 pub const LEASE_MS: u64 = 600;
 
 /// Why a node does not join.
@@ -48,7 +48,7 @@ pub enum JoinError {
     /// Its identity, or its token.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The cluster wants one.
+    /// The cluster requires a token.
     #[error(
         "connections between the nodes of this cluster are protected, so a node joins with a token: 'loadline san init' printed one for the \
          first node, and 'loadline san token' makes one on a node of the cluster"

@@ -7,10 +7,9 @@
 //!    └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The loop owns four parts, each with its own state, and routes between them: what one wants of another passes here. Nothing is
-//! shared with other threads or locked but what devices begin with, and nothing waits but for that, and for the opening of a
-//! replica. What comes in together is carried out together: all requests that are there go into one append, all answers into one
-//! message.
+//! The loop owns four parts, each with its own state, and routes requests between them. Nothing is shared with other threads or
+//! locked but what devices begin with, and nothing waits but for that, and for the opening of a replica. What comes in together
+//! is carried out together: all requests that are there go into one append, all answers into one message.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -21,7 +20,7 @@
 //! | `volumes`, `volume_host` | volumes, each with the requests of its clients |
 //! | `replicas`, `replica_host` | replicas, each with its store and its devices |
 //! | `peers`, [`peer_sender`], `peer_receiver` | other nodes |
-//! | `route` | what each part wants goes where it belongs |
+//! | `route` | delivers the actions of each part |
 //! | `direct_reads` | reads into the memory of clients |
 //! | [`tracer`] | follows single requests from their arrival to their answer |
 //! | `rest` | what the loop does when there is nothing to do |
@@ -102,9 +101,9 @@ const WAITS_TICKS: u64 = 5;
 const IDLE_TICKS: u64 = 4;
 /// Replicas on devices that are not in memory.
 const MOST_STORES: u32 = 4096;
-/// What devices have done is taken in parts: a share of all that they were asked, at the least so many. Some complete all that they
-/// have together, and have nothing to do until a client asks again, which is to be answered soon for that. With 32 outstanding,
-/// parts of 4 and 8 were slower than these.
+/// Completions of devices are handled in parts: a share of all I/Os in flight, and at least this many. Some devices complete all
+/// their I/Os together, and then are idle until a client sends its next request, so clients get their answers soon. With 32
+/// outstanding, parts of 4 and 8 were slower than these.
 const DONE_SHARE: usize = 16;
 const LEAST_DONE: usize = 2;
 /// How a loop is made.

@@ -14,11 +14,11 @@
 //! | `life` | a new life of the node's process begins |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
-//! | `links` | connections between nodes, protected as the cluster says |
+//! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
-//! | [`manage`] | what people want: volumes, devices, nodes |
+//! | [`manage`] | the commands of people: volumes, devices, nodes |
 
 mod allocation;
 mod connection;
@@ -151,7 +151,7 @@ pub(crate) struct NodeState {
     pub(crate) unopened: BTreeMap<u64, (Instant, String, bool)>,
     /// Replicas that are open, and why they cannot be used, if they cannot.
     opened: BTreeMap<u64, Option<Unusable>>,
-    /// How often the configuration was begun to be looked at and made so, and how often that came to an end.
+    /// How often applying the configuration was begun, and how often it was finished.
     begun: u64,
     ended: u64,
     /// Volumes that are not attached, and that are owned here while their copies move.

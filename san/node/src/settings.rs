@@ -1,4 +1,4 @@
-//! What a node is told of itself: `node.toml`.
+//! The settings of a node: `node.toml`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

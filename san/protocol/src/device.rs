@@ -141,7 +141,7 @@ impl Begin {
     }
 }
 
-/// What is looked for at a place: its name, what it begins with, the version that is known, bytes.
+/// A kind of structure on a device: its name, its first bytes, the version that this program knows, and its length in bytes.
 pub(crate) struct Kind {
     pub(crate) what: &'static str,
     pub(crate) magic: [u8; 8],
@@ -151,7 +151,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// What lies there, whole and of a version that is known, and the bytes behind its fields. Its values are not
-    /// looked at yet.
+    /// checked yet.
     pub(crate) fn open<'a, T>(&self, bytes: &'a [u8]) -> Result<(&'a T, &'a [u8]), DiskFault>
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -199,8 +199,9 @@ const CHUNK: Kind =
 
 /// What a device is, and how it is divided. It lies on the device twice: in its first page and in its second.
 ///
-/// The fields can be set to anything; where things are is told only of one that [`Superblock::fit`] or
-/// [`Superblock::decode`] has made, or [`Superblock::encode`] has taken. Of others it is wrong, or it panics.
+/// The fields can be set to anything. Methods that compute places hold only for a superblock that
+/// [`Superblock::fit`] or [`Superblock::decode`] has made, or [`Superblock::encode`] has accepted. For others
+/// they return wrong places, or panic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
     /// The cluster that the device belongs to.
@@ -468,8 +469,8 @@ pub fn encode_use(of: Option<&ChunkUse>, device: DeviceId, chunk: u32) -> Result
     Ok(out)
 }
 
-/// The user of this chunk of this device, as the sector at the beginning of these bytes says. None: it is free, or nothing
-/// was ever written of it.
+/// The user of this chunk of this device, by the sector at the beginning of these bytes. None: it is free, or nothing was
+/// ever written of it.
 pub fn decode_use(bytes: &[u8], device: DeviceId, chunk: u32) -> Result<Option<ChunkUse>, DiskFault> {
     let (fields, rest) = match CHUNK.open::<ChunkBytes>(bytes) {
         Err(DiskFault::Blank) => return Ok(None),

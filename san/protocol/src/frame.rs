@@ -51,8 +51,8 @@ impl Frame<'_> {
     }
 }
 
-/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`](crate::header::MOST_FRAME). Nothing, if there are
-/// not yet the 16 bytes that say it. What is no frame is refused; the checksum is not looked at.
+/// How many bytes the frame has that begins here, without its payload: at most [`MOST_FRAME`](crate::header::MOST_FRAME). `None` if the
+/// first 16 bytes, which state it, have not all arrived. Bytes that are no frame are refused; the checksum is not checked.
 pub fn needed(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     match Begin::ref_from_prefix(bytes) {
         Err(_) => Ok(None),

@@ -95,7 +95,7 @@ pub struct Header {
     pub replica: U64,
     /// The life of the owner's process.
     pub incarnation: U64,
-    /// The owner's epoch when it was sent; 0 in what a replica says.
+    /// The owner's epoch when it was sent; 0 in a message of a replica.
     pub epoch: U64,
     /// The owner's session with this replica.
     pub session: U64,

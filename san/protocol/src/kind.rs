@@ -78,7 +78,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Whether an owner says it; otherwise a replica does.
+    /// Whether an owner sends it; otherwise a replica does.
     pub fn is_to_replica(self) -> bool {
         self.code() < Kind::Welcome.code()
     }

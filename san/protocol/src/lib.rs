@@ -1,7 +1,7 @@
 //! What goes over the wire between nodes, and onto disks: to bytes and back.
 //!
-//! Everything is little-endian, without alignment, versioned, and protected by CRC32C. Bytes are looked at where they
-//! are: what is decoded borrows from the buffer. Data never passes through here, only the checksums of its blocks.
+//! Everything is little-endian, without alignment, versioned, and protected by CRC32C. Bytes are read where they are:
+//! what is decoded borrows from the buffer. Data never passes through here, only the checksums of its blocks.
 //!
 //! Bytes are not trusted. No bytes make a decoder panic, overflow, or allocate more than they are long; and what one
 //! refuses to read, its encoder refuses to write, since both ask the same check. What is decoded encodes to the same
@@ -12,8 +12,8 @@
 //! | [`header`] | what each message begins with, its checksum, what is refused |
 //! | [`frame`] | a message as bytes |
 //! | [`kind`] | the number of each message |
-//! | [`to_replica`] | what an owner says |
-//! | [`to_owner`] | what a replica says |
+//! | [`to_replica`] | the messages of an owner |
+//! | [`to_owner`] | the messages of a replica |
 //! | [`record`] | a volume's record in the configuration store |
 //! | [`log`] | the header of a record in a replica's log |
 //! | [`device`] | what a device begins with, and where everything on it is |

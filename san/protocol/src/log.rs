@@ -62,13 +62,13 @@ pub struct LogHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
     /// CRC32C of the log's key (8 bytes, little-endian), then of the first sector from here on. The key is chosen at random
-    /// when the replica is made, and no writer of data knows it: what a guest writes, an image of another log for one, is
-    /// never taken for a record.
+    /// when the replica is made, and a guest cannot read it. So data of a guest, such as an image of another log, is never
+    /// taken for a record.
     pub crc: U32,
     /// [`LOG_VERSION`].
     pub version: U16,
-    /// 1: an entry of the sequence. 2: an out-of-band entry. 3: only a commit point. 4: a commit point, and the log goes on at the ring's beginning.
-    /// In the last two position and entry are zeroes.
+    /// 1: an entry of the sequence. 2: an out-of-band entry. 3: only a commit point. 4: a commit point, and the log continues at the ring's
+    /// beginning. In the last two position and entry are zeroes.
     pub kind: U16,
     /// Bytes of the record: header, checksums, data.
     pub length: U32,
@@ -94,7 +94,7 @@ pub struct LogHeader {
     pub group: U32,
 }
 
-/// What a record says, as core has it.
+/// The content of a record, in the types of core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
     /// The replica.

@@ -1,7 +1,8 @@
 //! What an extent has: one sector of 512 bytes, which is written with it.
 //!
-//! A slot says nothing of its place: the extent is where its slot is. One that is of another replica, or of a time
-//! before its replica forgot everything, does not count; so chunks are given away without being erased.
+//! A slot does not state the place of its extent: that follows from the place of the slot. One that is of another
+//! replica, or of a time before its replica forgot everything, does not count; so chunks are given away without
+//! being erased.
 
 use std::ops::Range;
 

@@ -70,7 +70,7 @@ pub struct ReplicaState {
     pub tail: Tail,
     /// Records up to this number were durable when this was written.
     pub durable: u64,
-    /// The last of the sequence before the record of number [`ReplicaState::end_before`], as far as no record tells it.
+    /// The last of the sequence before the record of number [`ReplicaState::end_before`], if no record states it.
     pub end: Position,
     /// The number of the first record that [`ReplicaState::end`] does not count in.
     pub end_before: u64,
@@ -324,7 +324,7 @@ impl ReplicaState {
         Ok(out)
     }
 
-    /// What the page at the beginning of these bytes says.
+    /// Decodes the page at the beginning of these bytes.
     pub fn decode(bytes: &[u8]) -> Result<ReplicaState, DiskFault> {
         let (fields, rest) = STATE.open::<StateBytes>(bytes)?;
         fields.check()?;
@@ -427,7 +427,7 @@ pub fn side_length(ranges: u32, tombstones: u32) -> u64 {
     (ranges + tombstones).next_multiple_of(SECTOR as u64)
 }
 
-/// The ranges and tombstones at the beginning of these bytes, which the page says are there.
+/// The ranges and tombstones at the beginning of these bytes, as many as the page states.
 pub fn decode_side(bytes: &[u8], side: &Side) -> Result<(Vec<Range<u64>>, Vec<Tombstone>), DiskFault> {
     SideBytes::from(side).check()?;
     let needed = side_length(side.ranges, side.tombstones) as usize;

@@ -1,4 +1,4 @@
-//! What a replica says, as bytes: a body for each kind.
+//! The messages of a replica, as bytes: a body for each kind.
 
 use std::ops::Range;
 
@@ -157,7 +157,7 @@ impl Wire for CorruptBody {
     }
 }
 
-/// What a replica says, where it lies in a buffer.
+/// A message of a replica, where it lies in a buffer.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
 pub enum ToOwnerBody<'a> {

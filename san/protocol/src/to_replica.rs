@@ -1,4 +1,4 @@
-//! What an owner says, as bytes: a body for each kind.
+//! The messages of an owner, as bytes: a body for each kind.
 
 use loadline_san_core::ids::{Epoch, Sequence};
 use loadline_san_core::lease::Moment;
@@ -54,7 +54,7 @@ impl Wire for OutOfBandBody {
     }
 }
 
-/// It is alive, and asks for a lease: 32 bytes.
+/// The owner is alive, and requests a lease: 32 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct HeartbeatBody {
@@ -184,13 +184,13 @@ impl Wire for HelloBody {
     }
 }
 
-/// It opens a session, and asks for a promise: 12 bytes. The claims of the volume's history follow.
+/// The owner opens a session, and requests a promise: 12 bytes. The claims of the volume's history follow.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SealBody {
     /// What the replica had promised when it became a member; 0 if it is none.
     pub member_since: U64,
-    /// 1 if a person goes on with the replica, whatever it has lost, else 0.
+    /// 1 if a person continues with the replica, whatever it has lost, else 0.
     pub salvage: U32,
 }
 
@@ -201,7 +201,7 @@ impl Wire for SealBody {
     }
 }
 
-/// What an owner says, where it lies in a buffer.
+/// A message of an owner, where it lies in a buffer.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "each is the message of that name in core")]
 pub enum ToReplicaBody<'a> {

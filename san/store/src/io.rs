@@ -1,4 +1,4 @@
-//! What a store asks of its devices, and what they answer.
+//! The I/Os of a store on its devices, and their results.
 //!
 //! A store never does I/O while it serves: it hands out [`IoRequest`]s, and gets a [`Done`] for each. The driver may
 //! carry them out in any order and complete them in any order. Only to format, open and check it uses a [`Disk`], which
@@ -20,7 +20,7 @@ pub enum Area {
     Capacity,
 }
 
-/// The least that is written: 512 bytes, aligned as direct I/O wants it. Every offset and length is a multiple of it.
+/// The least that is written: 512 bytes, aligned as direct I/O requires. Every offset and length is a multiple of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(512))]
 pub struct Sector(pub [u8; SECTOR]);

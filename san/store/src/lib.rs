@@ -5,9 +5,9 @@
 //! | [`store`] | a store while it serves; what it does is in modules of its own: append, [`read`], destage, growth, [`scrub`] |
 //! | [`open`] | how one is made, and found again: the log that was left is replayed |
 //! | [`space`] | a device, and the users of its parts |
-//! | [`check`] | a stopped one, looked at and checked |
+//! | [`check`] | checks of a store that is not in use |
 //! | [`inspect`] | what can be seen of one |
-//! | [`io`] | what a store asks of its devices, and what they answer |
+//! | [`io`] | the I/Os of a store on its devices, and their results |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `map` | what blocks hold, without reading them |
 //! | `held` | data of records, in memory until it is destaged |

@@ -5,7 +5,7 @@
 //!               ▲ tail                            ▲ head
 //! ```
 //!
-//! Numbers go on for ever; places are used again when the tail has gone past them, durably.
+//! Numbers go on for ever; places are used again when the tail has moved past them, durably.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -249,7 +249,7 @@ impl Log {
         length <= self.room()
     }
 
-    /// What is looked for next is at this place: what is between cannot be read.
+    /// Continues at this place, because the records between cannot be read.
     pub(crate) fn skip_to(&mut self, at: u64) {
         self.head = at;
     }

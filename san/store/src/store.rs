@@ -7,8 +7,8 @@
 //!            └─▶ reads ◀── index ◀───────┴──▶ extents, slots ─▶ page ─▶ log freed
 //! ```
 //!
-//! What changes something is done one after the other, in the order in which it came; appends that wait go together in
-//! one write. Reads overtake. Destaging goes on meanwhile.
+//! Commands that change something are carried out one after the other, in the order in which they arrived. Appends
+//! that wait go together in one write. Reads overtake them. Destaging continues meanwhile.
 
 pub(crate) mod append;
 mod destage;
@@ -74,7 +74,7 @@ impl Known {
     }
 }
 
-/// What a store wants done.
+/// An action of a store, to be carried out by its caller.
 #[derive(Debug)]
 pub enum Action<D> {
     /// A device is to do this.
@@ -341,7 +341,7 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// Whether to go on. A write or a sync that has failed is final (rule R6).
+    /// Returns whether to continue. A write or a sync that has failed is final (rule R6).
     fn succeeded(&mut self, result: Result<(), IoFault>) -> bool {
         if let Err(fault) = result
             && !left_out(Rule::R6)

@@ -55,7 +55,7 @@ pub(super) struct Returning {
 /// A request to a member: which blocks have changed?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scan {
-    /// Its number. None is used again, or a late answer to a former attempt would be taken for this one's (rule C10).
+    /// The number of the request. No number is used again; otherwise a late answer to a former attempt would be taken for one to this (rule C10).
     number: u32,
     source: ReplicaId,
     asked: Moment,

@@ -29,7 +29,7 @@ impl DeviceFile {
             .and_then(|()| sync_folder_of(path).map_err(fail("made durable, with its folder")))
             .and_then(|()| DeviceFile::open(path, Duration::ZERO));
         if opened.is_err() {
-            // It is of no use; that it could not be made says more than that it could not be removed.
+            // The file is of no use. The error of making it is reported, and not the error of removing it.
             let _ = std::fs::remove_file(path);
         }
         opened

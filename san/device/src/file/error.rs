@@ -14,7 +14,7 @@ pub enum DeviceError {
         "{} does not exist: name a block device or a file that does, or have a file made", path.display()
     )]
     Missing {
-        /// Where it was looked for.
+        /// The path that was opened.
         path: PathBuf,
     },
     /// Something is there already.
@@ -76,7 +76,7 @@ pub enum DeviceError {
     SectorSize {
         /// What was named.
         path: PathBuf,
-        /// Bytes of its logical sectors, or what its file system asks of direct I/O.
+        /// Bytes of its logical sectors, or the alignment that its file system requires for direct I/O.
         sector: u64,
     },
     /// It can only be used through the page cache.

@@ -1,4 +1,4 @@
-//! What a device is: its kind, its length, and what it asks of direct I/O.
+//! What a device is: its kind, its length, and the alignment that it requires for direct I/O.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -15,7 +15,7 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs};
 
 use super::DeviceError;
 
-/// Its files live in the page cache and nowhere else. (nix does not name it.)
+/// Its files live in the page cache only. (nix does not name it.)
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const SMALLEST: u64 = SECTOR as u64;
 
@@ -98,7 +98,7 @@ pub(super) fn probe(file: &File, path: &Path, metadata: &Metadata) -> Result<Pro
         None if system.filesystem_type() == BTRFS_SUPER_MAGIC => Err(not_direct()),
         None => match takes_a_sector(file) {
             Ok(true) => Ok(Properties { bytes, in_memory: false }),
-            // What it asks for is not known; most have 4096.
+            // Its alignment is not known; most devices have 4096.
             Ok(false) => Err(too_large(4096)),
             Err(error) => Err(DeviceError::Unreadable { path: path.to_owned(), at: SMALLEST, error }),
         },

@@ -1,7 +1,7 @@
-//! A client comes, asks what there is, and chooses.
+//! The login of an NBD client: it lists the exports, and chooses one.
 //!
-//! The owner of the socket feeds bytes, sends what is in [`Handshake::out`], and answers what [`Handshake::step`] asks. It limits
-//! the time, and the number of its clients.
+//! The owner of the socket feeds bytes, sends what is in [`Handshake::out`], and answers the questions of [`Handshake::step`]. It
+//! limits the time, and the number of its clients.
 
 use loadline_base::nbd::{
     BASE_ALLOCATION, INIT_MAGIC, MOST_DATA, MOST_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, get_u16, get_u32,
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
 
-/// The most bytes of an option that are looked at; of longer ones, up to [`MOST_SKIPPED`] are skipped.
+/// The most bytes of an option that are read; of longer ones, up to [`MOST_SKIPPED`] are skipped.
 const MOST_OPTION: usize = 16 << 10;
 /// A client that sends a longer option is disconnected.
 const MOST_SKIPPED: u32 = 1 << 20;
@@ -55,7 +55,7 @@ impl Choice {
     }
 }
 
-/// What it needs to know to go on, or what has come of it.
+/// The question that must be answered before the handshake continues, or its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// More bytes.
@@ -117,7 +117,7 @@ enum State {
 struct ExportQuery {
     option: u32,
     name: String,
-    /// The kinds of information that the client asks for.
+    /// The kinds of information that the client requests.
     wants: Vec<u16>,
 }
 
@@ -125,7 +125,7 @@ struct ExportQuery {
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
-    /// Bytes that are not looked at yet.
+    /// Bytes that are not parsed yet.
     bytes: Vec<u8>,
     /// Bytes for the client: to be sent and removed.
     pub out: Vec<u8>,
@@ -170,7 +170,7 @@ impl Handshake {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// TLS is possible, if the client wants it.
+    /// TLS is possible, if the client requests it.
     pub fn offer_tls(&mut self) {
         self.tls = Tls::Offered;
     }

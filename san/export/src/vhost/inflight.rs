@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Nothing is begun anew in a later ownership (rule T4 of the [design](../../../../docs/explanation/san-rules.md)): the stamp at the end,
-//! which is our own, says in which attachment of the volume it was begun. If another node may have owned the volume since,
-//! it fails instead.
+//! which is our own, states in which attachment of the volume it was begun. If another node may have owned the volume since, it fails
+//! instead.
 
 use std::fs::File;
 use std::io;
@@ -148,7 +148,7 @@ impl InFlight {
 
     fn stamped(&self, n: usize) -> &AtomicU64 {
         // SAFETY: the stamp follows the queues, within the mapping (see `bytes`), which lives as long as this; each queue's
-        // length is a multiple of 64, so it is aligned. Atomics are how memory that others change is to be looked at.
+        // length is a multiple of 64, so it is aligned. Memory that others change is to be read by atomics.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(self.bytes - STAMP + n * 8).cast()) }
     }
 

@@ -16,7 +16,7 @@ use crate::session::QueueWatch;
 /// The most descriptors of a queue: QEMU's limit too.
 pub(super) const MOST_DESCRIPTORS: u16 = 1024;
 
-/// Where a queue is, as messages say.
+/// Where the parts of a queue are, by the front-end's messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     pub(super) descriptors: u64,
@@ -29,22 +29,23 @@ pub(super) struct Places {
 pub(super) struct Queue {
     pub(super) ring: Ring,
     places: Option<Places>,
-    /// By it the front-end says that there is something.
+    /// The front-end notifies this process by it of new requests.
     kick: Option<File>,
     /// The kernel watches it.
     pub(super) watched: bool,
-    /// By it the front-end is told that something was answered.
+    /// This process notifies the front-end by it of answers.
     call: Option<File>,
     pub(super) enabled: bool,
-    /// Its place was looked at, so that it may be used.
+    /// The places of its parts were checked, so that it may be used.
     pub(super) running: bool,
     /// What was begun in a former life.
     pub(super) again: VecDeque<Again>,
     /// Requests so far, those of former lives counted in.
     pub(super) order: u64,
-    /// Something was answered since it was told.
+    /// A request was answered since the last notification.
     pub(super) rings: bool,
-    /// It is to be told whether it wants to know or not: what a former life answered it may not have been told of.
+    /// The front-end must be notified even if it has turned notifications off: a former life may have answered requests without a
+    /// notification.
     must_ring: bool,
     /// What the kernel watches is another one's by now.
     stale: bool,
@@ -171,7 +172,7 @@ impl Queue {
         Ok(())
     }
 
-    /// It is not used any more. Where it would go on.
+    /// Ends the use of the queue. Returns the index at which it would continue.
     pub(super) fn end(&mut self) -> u16 {
         self.silence();
         self.kick = None;
@@ -205,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Notifies the front-end that something was answered, if it wants that.
+    /// Notifies the front-end of answers, if it has requested notifications.
     pub(super) fn ring(&mut self, mapped: &Mapped, mut ring: impl FnMut(RawFd)) {
         if std::mem::take(&mut self.rings) {
             let wants = self.ring.needs_notification(mapped).unwrap_or(true);

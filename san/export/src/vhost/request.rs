@@ -1,5 +1,5 @@
-//! What a chain of descriptors asks for (virtio 1.2, 5.2.6): a header, data, and a byte for the result, split over descriptors
-//! in any way.
+//! The request in a chain of descriptors (virtio 1.2, 5.2.6): a header, data, and a byte for the result, split over
+//! descriptors in any way.
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH,

@@ -384,7 +384,7 @@ impl crate::session::Session for Session {
         answered.map_err(end)
     }
 
-    /// Notifies the front-end of what was answered, in the queues where it wants that.
+    /// Notifies the front-end of answers, in the queues for which it has requested notifications.
     fn send(&mut self, has_room: bool, mut ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd> {
         let mut state = self.backend.0.borrow_mut();
         if let Some(mapped) = state.memory.mapped().cloned() {

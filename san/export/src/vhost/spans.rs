@@ -1,4 +1,4 @@
-//! What is read is put where a front-end wants it: bytes over several stretches of its memory.
+//! Data that was read is put where the front-end's request says: bytes over several stretches of its memory.
 
 use super::memory::Span;
 

@@ -1,10 +1,10 @@
 //! A client that has many answers to read can wait for the next ones.
 //!
 //! A client that sends each request by itself (fio, QEMU) wakes the loop for each two or three, and is itself held up by waking
-//! it. While it has answers enough to go on with, the loop sleeps for a little, whatever comes ([`GATHER`]): what is asked
-//! meanwhile costs one waking, one receiving and one sending. A client with few requests at once never has so many unread, nor
-//! one that takes its answers as soon as they come: if such a client was answered too, the loop does not wait. A client that
-//! is not in that list, and sends a request meanwhile, waits for as long.
+//! it. While the client has enough unread answers, the loop sleeps for a short time, whatever arrives ([`GATHER`]): the
+//! requests of that time cost one wake-up, one receive and one send. A client with few requests at once never has so many
+//! unread, nor one that takes its answers as soon as they come: if such a client was answered too, the loop does not wait. A
+//! client that is not in that list, and sends a request meanwhile, waits for as long.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl ReplyBacklog {
         }
     }
 
-    /// Whether it has so many that it goes on with them for a while.
+    /// Whether the client has so many unread answers that they last for a while.
     fn are_many(&self, socket: &OwnedFd) -> bool {
         self.is_known && unread_memory(socket) as f32 >= ANSWERS * self.answer + MESSAGES * MESSAGE
     }

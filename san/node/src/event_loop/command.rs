@@ -96,7 +96,7 @@ pub struct NewClient {
     pub chosen: Chosen,
 }
 
-/// What the control path tells.
+/// A command of the control path to a loop.
 #[derive(Debug)]
 pub enum LoopCommand {
     /// Open this replica. → [`LoopEvent::Opened`]
@@ -162,7 +162,7 @@ pub enum LoopCommand {
     },
     /// These replicas' devices have this fault, on purpose.
     Fault(Vec<ReplicaId>, ReplicaFault),
-    /// What is said to this node, and by it, is lost, on purpose.
+    /// Messages to this node and of it are dropped on purpose.
     Drop(NodeId),
     /// There are no faults on purpose any more.
     NoFaults,
@@ -176,7 +176,7 @@ pub enum LoopCommand {
     Stop,
 }
 
-/// What a loop tells.
+/// An event that a loop reports to the control path.
 #[derive(Debug)]
 pub enum LoopEvent {
     /// A replica was opened, or why not.

@@ -1,8 +1,8 @@
 //! The clients of all volumes of a loop: their sessions receive requests, and send answers.
 //!
-//! Nothing here knows a protocol. A session says when it wants to receive again, and whether requests come by queues in shared memory:
-//! those are polled as long as there is something in them now and then; before the loop sleeps, the client is told to notify, and
-//! the queues are polled once more.
+//! Nothing here knows a protocol. A session reports when it is to receive again, and whether its requests come by queues in shared
+//! memory. Such queues are polled as long as requests arrive now and then. Before the loop sleeps, it asks the client to notify, and
+//! polls the queues once more.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsRawFd;
@@ -248,8 +248,8 @@ impl FrontEnds {
         Some((key, some.map(|client| client.volume)))
     }
 
-    /// What tells whether a queue has something, as often as it is called. With `true` it is called before the loop sleeps: then
-    /// clients are to notify, and their queues are not polled any more.
+    /// Returns a function that polls the queues and returns whether one has a request. Called with `true` before the loop
+    /// sleeps, it asks clients to notify, and their queues are not polled any more.
     pub(super) fn queue_poller(&mut self) -> impl FnMut(bool) -> bool {
         let FrontEnds { polled, clients, taken, .. } = self;
         |sleeps| {
@@ -403,8 +403,8 @@ impl FrontEnds {
         for (key, client) in &mut self.clients {
             let socket = client.session.socket();
             if client.paused && is_closed(socket) {
-                // A client that has said that it leaves is promised that what it requested before is done, and closes its direction
-                // already.
+                // A client that has announced its end may close its direction at once, and is promised that its earlier requests
+                // are carried out.
                 client.leaves += 1;
                 if !client.session.is_leaving() || client.leaves > MOST_LEAVES {
                     gone.push(*key);

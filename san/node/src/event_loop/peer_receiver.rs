@@ -1,4 +1,4 @@
-//! What another node says, from its bytes.
+//! The messages of another node, decoded from its bytes.
 
 use loadline_san_core::ids::{NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;

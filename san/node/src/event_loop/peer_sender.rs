@@ -1,6 +1,6 @@
 //! What is sent to another node. What that node sends comes by a connection of its own (`peer_receiver`).
 //!
-//! Messages may be lost: a connection that breaks takes what it had with it, and core asks again.
+//! Messages may be lost: a connection that breaks loses what it held, and core sends it again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use loadline_san_transport::channel::Channel;
 use loadline_san_transport::socket::{Received, shut_down};
 
-/// What is said to a peer that does not take it: more is dropped.
+/// The most bytes that wait for a peer which does not receive them: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
 /// From one attempt to connect to the next.
 const RETRY_NS: u64 = 100_000_000;
@@ -106,7 +106,7 @@ pub struct ProvedPeer {
     pub certificate: String,
 }
 
-/// What is said to a node.
+/// The connection by which this node sends messages to another one.
 #[derive(Debug)]
 pub(super) struct PeerSender {
     name: String,
@@ -129,7 +129,7 @@ pub(super) struct PeerSender {
     last_attempt: Moment,
     /// How often in a row it has refused a connection.
     refusals: u32,
-    /// A process runs there: it was reached, and has not ended since; and that, if it was not told yet.
+    /// Whether a process runs there: it was reached, and has not ended since. `news` is a change of that which was not reported yet.
     runs: bool,
     news: Option<bool>,
     /// Connections are protected: each begins with a handshake.
@@ -191,7 +191,7 @@ impl PeerSender {
         if room && !std::mem::replace(&mut self.watched_for_room, true) {
             return Some((fd, For::Room));
         }
-        // The other side never says anything here; that it goes is to be known.
+        // The other side sends nothing here. The socket is watched only to find its end.
         (input && !std::mem::replace(&mut self.watched, true)).then_some((fd, For::Input))
     }
 
@@ -392,7 +392,7 @@ impl PeerSender {
         }
     }
 
-    /// Sends what was said.
+    /// Sends the queued messages.
     pub(super) fn flush(&mut self) {
         if let ConnectionState::Up(channel) = &mut self.state
             && !self.blocked

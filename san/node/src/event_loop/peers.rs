@@ -234,7 +234,7 @@ impl Peers {
                 over = true;
             }
             if !over && receiver.channel.has_data() {
-                // The socket does not say so: they were received from it.
+                // The socket does not report these bytes, because they were received from it already.
                 self.readable.push_back(key);
                 continue;
             }

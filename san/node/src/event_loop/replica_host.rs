@@ -23,10 +23,10 @@ use super::counts::{BackEnd, Count};
 use super::direct_reads::DirectReads;
 use crate::unusable::Unusable;
 
-/// Blocks that a device in memory writes or reads before others have their turn, and clients are answered: these go on meanwhile.
+/// Blocks that a device in memory writes or reads before other replicas have their turn and clients get answers.
 pub(super) const AT_ONCE: usize = 16;
 
-/// What carries out what the store asks.
+/// How the I/O of a store is carried out.
 #[derive(Debug)]
 pub(super) enum Io {
     /// At once: devices in memory.
@@ -104,8 +104,8 @@ impl ReplicaHost {
         })
     }
 
-    /// The replica takes a step. What it wants of its store it gets; what is to be sent is added to `out`. Whether the store
-    /// has something to do.
+    /// The replica takes a step. Its commands go to its store, and messages to send are added to `out`. Returns whether the
+    /// store has work.
     pub(super) fn step(
         &mut self,
         now: Moment,

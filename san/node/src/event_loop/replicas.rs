@@ -27,7 +27,7 @@ use crate::unusable::Unusable;
 
 /// Bytes that all stores scrub in each of their ticks: 2 MiB a second, a TiB in six days.
 const SCRUB: u64 = 200 << 10;
-/// Bytes that a store scrubs in each tick if a person wants it: more than most devices give besides what is requested.
+/// Bytes that a store scrubs in each tick if a scrub was ordered: more than most devices read beside the load.
 const FAST_SCRUB: u64 = 64 << 20;
 
 /// All open replicas of one loop.

@@ -1,4 +1,4 @@
-//! What volumes and replicas want goes where it belongs: to each other, to other nodes, to clients, to the control path.
+//! Delivers the actions of volumes and replicas: to each other, to other nodes, to clients, and to the control path.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use super::direct_reads::LocalReads;
 use super::volume_host::{Begun, VolumeHost};
 use super::why::Why;
 
-/// Times that stores do what they can before sockets are looked at again: a client that asks by one would have to wait until
-/// a round is destaged. 64 made a tenth fewer writes by NBD.
+/// How often stores do what they can before sockets are polled again. Otherwise a client at a socket would wait until a
+/// round is destaged. 64 made a tenth fewer writes by NBD.
 const RUNS: usize = 4;
 
 /// What goes between volumes and replicas of a loop.

@@ -124,7 +124,7 @@ impl Tracer {
         }
     }
 
-    /// A client asks. `number` is that of the request, `layout` that of the volume.
+    /// A client sends a request. `number` is that of the request, `layout` that of the volume.
     pub(super) fn arrives(&mut self, number: u64, client: u32, request: &BlockRequest, layout: Layout) {
         if self.followed.is_some() {
             return;

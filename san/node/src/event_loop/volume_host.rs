@@ -17,7 +17,7 @@ use crate::node::manage::room::EXTENT_BLOCKS;
 
 /// Bytes that a block takes in a log at the most, with its header.
 const LOGGED: u64 = 4096 + 512;
-/// A log is so many times what is in flight, and more than a store asks for
+/// A log has this many times the size of what is in flight, and more than a store requires
 /// ([`NewReplica::most_in_flight`](loadline_san_store::open::NewReplica)): copies that are made anew pass through it too.
 const LOG_TIMES: u64 = 7;
 
@@ -198,7 +198,7 @@ impl VolumeHost {
 
     /// Adds the clients whose requests have waited for longer than this limit while the volume is not served.
     pub(super) fn find_late(&mut self, now: Moment, limit_ns: u64, late: &mut Vec<u32>) {
-        // Writes may be held for as long as the policy asks for more copies. An owner that may not read serves no client.
+        // Writes may be held for as long as the policy requires more copies. An owner that may not read serves no client.
         if self.volume.status() == Status::Active && self.volume.may_read(now) {
             self.unserved = None;
             return;

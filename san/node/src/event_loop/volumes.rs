@@ -69,7 +69,8 @@ impl Volumes {
         Some(Attachment { cluster: self.options.cluster.0, volume: id.0, number, alone_since })
     }
 
-    /// Requests of a volume's clients may begin, when the clock was looked at: nothing is carried out that came later than `now`.
+    /// Requests of a volume's clients may begin, at the time of the last clock reading: nothing is carried out that arrived later than
+    /// `now`.
     pub(super) fn begin_soon(&mut self, id: VolumeId) {
         if !self.to_begin.contains(&id) {
             self.to_begin.push_back(id);

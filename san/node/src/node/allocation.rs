@@ -1,4 +1,4 @@
-//! Where replicas of volumes are allocated: devices as placement sees them, and the change that wants a replica there.
+//! Where replicas of volumes are allocated: devices as placement sees them, and the change that orders a replica there.
 
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::layout::{GroupIndex, Layout};
@@ -8,7 +8,7 @@ use super::manage::room;
 use crate::config::Change;
 use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, change};
 
-/// The change that wants a new replica of a volume, for one of its groups, on a device.
+/// The change that orders a new replica of a volume, for one of its groups, on a device.
 pub(super) fn new_replica(
     catalog: &Catalog,
     volume: u64,

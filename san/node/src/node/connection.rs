@@ -20,7 +20,7 @@ pub(super) trait Connection: AsyncRead + AsyncWrite + AsFd + Unpin + Send + 'sta
     /// The connection, for the data path.
     fn channel(self) -> io::Result<Channel>;
 
-    /// Another descriptor of it, by which its state is looked at.
+    /// Another descriptor of the socket, by which its state is read.
     fn watched(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }

@@ -25,8 +25,8 @@ use crate::event_loop::peer_sender::Preamble;
 pub(super) const TAKES: Duration = Duration::from_secs(4);
 /// How long a client may take to read what it was answered when the owner has ended the connection.
 const READS: Duration = Duration::from_secs(1);
-/// How often it is looked whether a client has gone while the owner does not take what it sends, and whether what was sent is
-/// confirmed.
+/// How often the node checks whether a client has gone while the owner does not take what it sends, and whether what was sent
+/// is confirmed.
 const CHECKS: Duration = Duration::from_millis(200);
 const BUFFER: usize = 256 << 10;
 /// Bytes of a client's address, as text.

@@ -1,6 +1,6 @@
-//! Connections between nodes, made and taken. In a cluster on one machine they are open; beyond it each begins with a handshake that proves
-//! both nodes to each other. The node that was connected to then says whether it takes the connection: by the handshake alone the other
-//! node would not learn it.
+//! Connections between nodes, made and accepted. In a cluster on one machine they are open. Otherwise each begins with a handshake in which
+//! both nodes authenticate each other. Then the accepting node sends a byte that reports whether it accepts the connection, because the
+//! handshake alone does not show that to the other node.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::identity::trust::Trust;
 
 /// How long a handshake with another node may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
-/// What the node that was connected to says after the handshake: the connection is taken.
+/// The byte of the accepting node after the handshake: the connection is accepted.
 const TAKEN: u8 = 1;
 /// The configuration that it knows names no node with this certificate.
 const UNKNOWN: u8 = 2;

@@ -1,11 +1,11 @@
-//! Copies move: away from nodes and devices that are to be empty, and to where people want them.
+//! Copies move away from nodes and devices that are drained or replaced, and to nodes that a person names.
 //!
 //! ```text
 //!   a replica is to leave ─▶ another is made in its stead ─▶ becomes a member ─▶ has everything ─▶ the old one leaves
 //! ```
 //!
-//! What is to be done next follows from the configuration and the volume's record, so that whatever was cut short goes on,
-//! at whichever node owns the volume by then. Of a volume one replica moves at a time.
+//! What is to be done next follows from the configuration and the volume's record, so that a move that a crash interrupted
+//! continues, at the node that owns the volume by then. Of a volume one replica moves at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::config::{Change, ConfigError};
 use crate::event_loop::command::LoopCommand;
 use crate::unusable::Unusable;
 
-/// How long after a place was none another is looked for.
+/// How long to wait before the next search for a place, after no place was found.
 const WAITS: Duration = Duration::from_secs(30);
 /// Between two steps.
 const STEP: Duration = Duration::from_millis(300);
@@ -197,7 +197,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes the next step of a replica that is made in the stead of another. Whether that goes on.
+    /// Takes the next step of a replica that replaces another. Returns whether the move continues.
     async fn follow(
         &self,
         catalog: &Catalog,
@@ -225,7 +225,7 @@ impl Node {
             if let Some(why) = &new.refused {
                 self.cannot_leave(old_id, old, version, why).await?;
             }
-            // Another place is looked for, but not at once: it may be the same.
+            // Searches for another place, but not at once: it may be the same.
             self.state().waits.insert(old_id, Instant::now());
             let gone = Replica { state: ReplicaState::Dropping, ..new.clone() };
             let gone = change(format!("replica/{new_id}"), Some(new_version), &gone);

@@ -24,18 +24,17 @@ use crate::event_loop::command::LoopCommand;
 const POLL: Duration = Duration::from_millis(100);
 /// How often it polls while it waits for answers.
 const POLL_ANSWERS: Duration = Duration::from_millis(40);
-/// A node that does not accept a connection for so long is not reached.
+/// A node that does not accept a connection within this time counts as not reached.
 const REACHES: Duration = Duration::from_millis(250);
-/// The same, of the node that asks.
+/// The same, for the node that asks.
 const REACHES_ASKER: Duration = Duration::from_millis(100);
-/// What a node has answered is worth something for so long.
+/// How long an answer of a node counts.
 const FRESH: Duration = Duration::from_millis(300);
-/// Volumes that ask within this time for what is known already receive it together: with each question of one, all receive the
-/// answer.
+/// Volumes that ask for a known answer within this time receive it together: the answer to the question of one goes to all.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// A node about which nothing was asked for so long has been received again meanwhile.
+/// If no question was asked about a node for this long, its messages have arrived again meanwhile.
 const EPISODE: Duration = Duration::from_secs(30);
-/// A question that no volume asks again is given up after so long, or after as long as a volume waits before it asks again.
+/// A question that no volume repeats is given up after this time, or after the time that a volume waits before it repeats it.
 const LIMIT: Duration = Duration::from_secs(6);
 
 /// A question.
@@ -58,22 +57,22 @@ struct Reaches {
     incarnation: u64,
     /// The number of its question.
     number: u64,
-    /// Those of the nodes that are asked, and of the one that asks, which accept connections of the one that answers.
+    /// The nodes that accept connections of the answering node, among the asked nodes and the asking one.
     nodes: BTreeSet<u32>,
 }
 
-/// What this node asks.
+/// The questions of this node to others.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// Nodes that volumes want to be asked, and that are not yet; and how long each has to answer.
+    /// Nodes that volumes have requested to ask, and that were not asked yet; and how long each has to answer.
     wanted: BTreeMap<u32, Duration>,
-    /// A task asks.
+    /// Whether a task is asking.
     runs: bool,
     /// The number of the last question.
     number: u64,
     /// Nodes that have not answered.
     pending: BTreeMap<u32, Pending>,
-    /// What was answered last, and when.
+    /// The last answer of each node, and when it arrived.
     answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
     /// When each node answered last, or did not, and what it answered: for the log.
     logged: BTreeMap<u32, (Instant, Option<BTreeSet<u32>>)>,
@@ -95,8 +94,8 @@ struct Pending {
 }
 
 impl Asking {
-    /// A volume wants a node to be asked, which has so long to answer. Whether what it has answered last is to be reported soon, and no
-    /// other report is under way.
+    /// A volume requests to ask a node, which has this long to answer. Returns whether the node's last answer is to be reported soon,
+    /// and no other report is under way.
     fn want(&mut self, node: u32, within: Duration, now: Instant) -> bool {
         let is_fresh = |(when, _): &(Instant, _)| now.duration_since(*when) < FRESH;
         if self.answers.get(&node).is_some_and(is_fresh) {
@@ -113,8 +112,8 @@ impl Asking {
         false
     }
 
-    /// Gives up what no volume wants any more. One that still does asks again after twice the time that it gave the node, also if the
-    /// store was away.
+    /// Gives up questions that no volume needs any more. A volume that still needs one requests it again after twice the time that
+    /// the node has to answer, also if the store was away.
     fn give_up(&mut self, now: Instant) {
         let lasts = |pending: &Pending| LIMIT.max(3 * pending.within);
         self.pending.retain(|_, pending| now.duration_since(pending.since) < lasts(pending));
@@ -122,7 +121,7 @@ impl Asking {
 }
 
 impl Node {
-    /// A volume wants these nodes to be asked. The loops receive each answer.
+    /// Asks these nodes for a volume. The loops receive each answer.
     pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId], within: Duration) {
         let mut state = self.state();
         let (mut reports, now) = (false, Instant::now());
@@ -276,7 +275,7 @@ impl Node {
         }
     }
 
-    /// Answers the questions of other nodes. It goes on until the node ends.
+    /// Answers the questions of other nodes. It runs until the node ends.
     pub(super) async fn answer_for_ever(&self) {
         let mut answered: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let (mut last, mut changes) = (None, self.config().changes());
@@ -309,8 +308,8 @@ impl Node {
         }
     }
 
-    /// Tries which it reaches of the nodes that are asked and the one that asks, and answers. The others do not count, and one that is
-    /// not reached would delay the answer.
+    /// Tries to connect to the asked nodes and the asking one, and answers which of them it reaches. Other nodes are not tried,
+    /// because one that is not reached would delay the answer.
     async fn answer(&self, by: u32, ask: ReachabilityQuery) {
         let nodes = self.state().catalog.nodes.clone();
         let others =
@@ -318,7 +317,7 @@ impl Node {
         let attempts: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);
-                // Mostly it is the one that asks which is not reached.
+                // Usually the asking node is the one that is not reached.
                 let limit = if id == by { REACHES_ASKER } else { REACHES };
                 (id, tokio::spawn(tokio::time::timeout(limit, connect)))
             })
@@ -331,7 +330,7 @@ impl Node {
         }
         let ReachabilityQuery { incarnation, number, .. } = ask;
         let (me, answer) = (self.id(), Reaches { incarnation, number, nodes: reached });
-        // If no answer is stored, the node that asks goes on as if this one did not run. The store may only be busy, so it is tried
+        // If no answer is stored, the asking node continues as if this one did not run. The store may only be busy, so it is tried
         // again for as long as a node may have to answer.
         let begun = Instant::now();
         while begun.elapsed() < LIMIT {

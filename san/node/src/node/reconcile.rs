@@ -1,4 +1,4 @@
-//! What the configuration says is made so, again and again: whatever was begun before a crash goes on.
+//! Applies the configuration again and again, so that work which a crash interrupted continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -25,9 +25,9 @@ use crate::event_loop::most_in_flight;
 
 /// Nodes without a copy that watch a volume whose parts are apart.
 const FEW: usize = 3;
-/// How long it is waited for that the configuration was looked at once.
+/// How long to wait until the configuration was applied once.
 const RECONCILED: Duration = Duration::from_secs(10);
-/// How long devices are waited for before the rest goes on.
+/// How long to wait for devices before the rest continues.
 const DEVICES: Duration = Duration::from_secs(5);
 /// How long after a replica could not be opened it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl Node {
             };
             let fails = matches!(news, Some(Err(_)));
             match news {
-                // It was said why.
+                // The reason was logged already.
                 Some(Ok(Some((revision, _)))) if self.state().goes_on(newest, revision).is_err() => {}
                 Some(Ok(Some((revision, catalog)))) => {
                     newest = revision;
@@ -117,7 +117,7 @@ impl Node {
         self.0.changed.notify_one();
     }
 
-    /// Opens a volume again, so that its loop begins or stops watching it as the configuration says now.
+    /// Opens a volume again, so that its loop begins or stops watching it, as the configuration now orders.
     pub(super) fn reopen_volume(&self, id: u64) {
         let volume = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.clone());
         if let Some(volume) = volume {
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Waits until what the configuration says now was made so, as far as that went at once.
+    /// Waits until the present configuration was applied, as far as is possible at once.
     pub(crate) async fn reconciled(&self) {
         let pass = self.state().begun + 1;
         self.reconcile_soon();
@@ -189,8 +189,9 @@ impl Node {
         done
     }
 
-    /// Devices are opened, and replicas made, opened and removed. Each device in its turn, and one that hangs delays no other: it
-    /// goes on by itself, and is asked again when it is done. Whether all is as it should be.
+    /// Devices are opened, and replicas made, opened and removed. Devices are handled one after the other, and a device that
+    /// hangs delays no other: its work continues by itself, and is checked again when it is done. Returns whether everything is
+    /// as configured.
     async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
         {
             let mut state = self.state();
@@ -234,7 +235,7 @@ impl Node {
                         }
                     };
                 }
-                // They are opened when the configuration says that they are there. What is not known to be committed is made anew.
+                // Replicas are opened when the configuration states that they exist. A replica whose commit is not known is made again.
                 let _ = this.0.config.call(move |store| steps::each(store, &made)).await;
                 this.state().busy.remove(&id);
                 done
@@ -291,14 +292,15 @@ impl Node {
         self.0.config.call(move |store| store.commit(&changes)).await
     }
 
-    /// Makes an empty replica. Returns the change that says so, or why it was not made; and whether nothing is left to do. If that was begun before, it is begun anew; but nothing is made in the place of one that may
-    /// have been used: of the same id, from before the configuration was restored from an older copy.
+    /// Makes an empty replica. Returns the change that records it, or why it was not made; and whether nothing is left to do. If making it
+    /// was begun before, it begins again. No replica is made in the place of one with the same id that may have been used, from before the
+    /// configuration was restored from an older copy.
     async fn make_replica(&self, id: u64, replica: &Replica, version: u64) -> (Option<Change>, bool) {
         if self.state().replicas.contains(&id) {
             self.complain(id, "the configuration orders this replica to be made, but the replica is already open here: the configuration is an older copy");
             return (None, false);
         }
-        // What wants the replica gets the reason, and decides.
+        // The command that ordered the replica gets the reason, and decides.
         if replica.refused.is_some() {
             return (None, true);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// So many requests of one address may be refused within [`EPISODE`]; those that follow are not looked at.
+/// The most refused requests of one address within [`EPISODE`]. Further ones are refused without a check.
 const MOST_REFUSED: u32 = 20;
 /// How long refusals of an address are remembered.
 pub(crate) const EPISODE: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ const MOST_ADDRESSES: usize = 1024;
 pub(crate) struct Refusals(BTreeMap<IpAddr, (Instant, u32)>);
 
 impl Refusals {
-    /// Whether so many requests of an address were refused that another is not looked at.
+    /// Whether so many requests of an address were refused that the next is refused without a check.
     pub(crate) fn are_many(&mut self, address: IpAddr, now: Instant) -> bool {
         self.0.retain(|_, (since, _)| now.duration_since(*since) < EPISODE);
         self.0.get(&address).is_some_and(|(_, count)| *count >= MOST_REFUSED)

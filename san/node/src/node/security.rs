@@ -1,4 +1,4 @@
-//! This node's identity: read when it starts, and renewed before it ends, while connections go on.
+//! This node's identity: read when it starts, and renewed before it expires, while connections continue.
 //!
 //! A new certificate is named in the configuration beside the old one, then it is written to the node's folder and used. A while later
 //! the configuration names it alone: connections that were proved by the old one end then, and are made again at once.
@@ -16,9 +16,9 @@ use crate::identity::token;
 use crate::identity::trust::Trust;
 use crate::identity::{IdentityError, OpenToOthers, fingerprint, now};
 
-/// How often it is looked whether the certificate is to be renewed.
+/// How often the node checks whether its certificate must be renewed.
 const LOOKS: Duration = Duration::from_secs(60);
-/// How long an old certificate is named beside the new one. Nodes that have not learned the new one by then refuse it until they have.
+/// How long an old certificate is named beside the new one. Nodes that have not read the new one by then refuse it until they have.
 const BESIDE: Duration = Duration::from_secs(5);
 
 /// The identity of this node, and what follows from it.
@@ -99,7 +99,7 @@ impl Security {
     }
 }
 
-/// What the certificate of a node says. `names`: more names of its host, by which clients call it.
+/// The subject of a node's certificate. `names`: more names of its host, by which clients call it.
 pub(crate) fn subject(id: u32, node: &catalog::Node, names: &[String]) -> Subject {
     let mut addresses: Vec<_> = node.addresses().iter().map(|address| address.ip()).collect();
     addresses.sort();
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// Renews the certificate in time, and ends what an old one has proved. It goes on until the node ends.
+    /// Renews the certificate in time, and ends connections that an old one has proved. It runs until the node ends.
     pub(super) async fn renew_for_ever(&self) {
         let Some(security) = &self.0.security else { return std::future::pending().await };
         let own = security.own();

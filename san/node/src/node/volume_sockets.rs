@@ -1,4 +1,4 @@
-//! Volumes that are attached here have unix sockets of their own, for the protocols that want that: virtual machines, and programs of
+//! Volumes that are attached here have unix sockets of their own, for the protocols that need them: virtual machines, and programs of
 //! this host.
 
 use std::collections::BTreeSet;

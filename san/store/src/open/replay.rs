@@ -2,7 +2,7 @@
 //!
 //! A record that does not verify ends the log: it was being written when the process died. But if a later record says that
 //! this one had been durable, or that its entry was acknowledged, it is corrupt, and the replica is damaged and not
-//! shorter. So what lies beyond the end is looked through, up to the tail.
+//! shorter. So the ring beyond the end is searched for such records, up to the tail.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::rule::{Rule, left_out};

@@ -163,7 +163,7 @@ impl<D: Data> Store<D> {
         let wraps = length > self.log.before_end();
         let needed = length + if wraps { self.log.before_end() } else { 0 };
         let writes = sequenced && matches!(kind, Kind::Data | Kind::Zeroes);
-        // What makes copies equal goes on when writers have to wait, and a trim when nothing else can.
+        // Entries that make copies equal continue when writers have to wait, and trims when nothing else can.
         let kept_free = match kind {
             _ if writes => self.log.ring() / KEPT_FREE,
             Kind::Data | Kind::Zeroes => self.log.ring() / 64,
@@ -187,7 +187,7 @@ impl<D: Data> Store<D> {
             }
             self.growth.want_nothing();
         }
-        // What goes to the ring's beginning is looked at again when it is there.
+        // An append that moves to the ring's beginning is checked again when it is there.
         let price = if wraps && self.log.head() > 0 { needed - length } else { length };
         if writes && drains && !self.pay(price) {
             return Admission::Waits;

@@ -321,7 +321,7 @@ impl<D: Data> Store<D> {
     }
 }
 
-/// Which blocks are nowhere.
+/// The blocks that are neither in the log nor in an extent.
 fn holes_of(found: &[BlockSource]) -> Vec<Range<u32>> {
     let mut holes: Vec<Range<u32>> = Vec::new();
     for (at, _) in (0..).zip(found).filter(|(_, found)| **found == BlockSource::Nothing) {
