@@ -266,7 +266,7 @@ impl<D: Clone> Active<D> {
     }
 
     /// All entries of a job are acknowledged. If too few members are left by then, the client gets no answer until there are
-    /// more. Requests that overlap the job continue, because the return of a copy may wait for them (rule W6).
+    /// more. Requests that overlap the job continue; otherwise the return of a copy would never end (rule W6).
     fn complete_write(&mut self, c: &Context, slot: u32, out: &mut Vec<Action<D>>) {
         let job = &self.jobs.slots[slot as usize];
         if let Work::Client(request) = &job.work {
