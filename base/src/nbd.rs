@@ -12,7 +12,7 @@ pub const MOST_DATA: u32 = 32 << 20;
 
 /// What a server says first.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// What it says next, and each option of a client begins with.
+/// The second magic number of a server, with which each option of a client begins too.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// What each reply to an option begins with.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -55,7 +55,7 @@ pub mod option {
 
 /// Replies to options.
 pub mod reply {
-    /// The server has done what the option asked for.
+    /// The server has carried out the option.
     pub const ACK: u32 = 1;
     /// An export.
     pub const SERVER: u32 = 2;
@@ -77,7 +77,7 @@ pub mod reply {
     pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
 }
 
-/// What is told of an export.
+/// Kinds of information about an export.
 pub mod info {
     /// Size and flags.
     pub const EXPORT: u16 = 0;
@@ -105,7 +105,7 @@ pub mod transmission {
     pub const SEND_WRITE_ZEROES: u16 = 64;
     /// There is [`DF`](super::command_flag::DF).
     pub const SEND_DF: u16 = 128;
-    /// What one connection was told to be done, all others see, and flush.
+    /// A write that was acknowledged on one connection is seen, and flushed, by all others.
     pub const CAN_MULTI_CONN: u16 = 256;
 }
 
@@ -155,7 +155,7 @@ pub mod chunk {
     pub const ERROR: u16 = 1 << 15 | 1;
 }
 
-/// The context in which block status tells what is allocated.
+/// The context in which block status reports what is allocated.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// What block status says of a range in [`BASE_ALLOCATION`].

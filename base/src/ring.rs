@@ -151,7 +151,7 @@ impl AsRawFd for Ring {
     }
 }
 
-/// Errors that only mean *look at the completions and come again*.
+/// Errors after which the caller handles completions and tries again.
 fn passing(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),

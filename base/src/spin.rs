@@ -10,7 +10,7 @@ const PAUSES: u32 = 80;
 /// From one poll to the next takes a microsecond or two; if more than this, another thread had the CPU meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(50);
 
-/// To yield takes a fraction of a microsecond where no other thread wants the CPU, and longer than this where one does.
+/// To yield takes a fraction of a microsecond where no other thread needs the CPU, and longer than this where one does.
 const GAVE_WAY: Duration = Duration::from_micros(4);
 
 /// What a poll has seen.

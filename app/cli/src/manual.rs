@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-/// Where `./dev package` wants them. Not set, they go to a temporary folder.
+/// The folder into which `./dev package` has them written. Not set, they go to a temporary folder.
 const FOLDER: &str = "LOADLINE_MANUAL";
 
 /// Writes the pages of a command and of all commands below it into a folder. Returns how many there are.

@@ -22,7 +22,7 @@ use loadline_study::when::When;
 const NODES: u32 = 4;
 const WORKERS: u32 = 64;
 const SECONDS: i64 = 60;
-/// How often a command's memory is looked at.
+/// How often a command's memory is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A study of this many block sizes, each with four mixes and five depths.

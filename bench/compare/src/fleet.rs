@@ -54,7 +54,7 @@ pub(crate) fn measure(program: &Path, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a study of 64 workers at 100 IOPS each on files in `folder`, and looks at their memory meanwhile.
+/// Runs a study of 64 workers at 100 IOPS each on files in `folder`, and reads their memory meanwhile.
 fn run(program: &Path, folder: &Path) -> Result<Figures, String> {
     let error = |e: std::io::Error| format!("a study in {}: {e}", folder.display());
     let place = tempfile::Builder::new().prefix("loadline-compare-").tempdir_in(folder).map_err(error)?;

@@ -1,4 +1,4 @@
-//! A program that is waited for, but not for ever, and no longer than the user wants.
+//! A program that runs until it ends, a limit has passed, or Ctrl-C is pressed.
 
 use std::fmt;
 use std::fs::File;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use crate::stop;
 
-/// How often it is looked at.
+/// How often the program is polled.
 const TICK: Duration = Duration::from_millis(50);
 /// What was asked to end may take so long.
 const GRACE: Duration = Duration::from_secs(30);

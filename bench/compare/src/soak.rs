@@ -16,10 +16,10 @@ use tally::Tally;
 
 /// How long a round takes beside its windows, before one was seen: the cluster is started and filled, and all is checked.
 const BESIDE: Duration = Duration::from_secs(30);
-/// After so many rounds that failed there is enough to look at.
+/// The soak ends after this many failed rounds.
 const MOST_FAILED: usize = 3;
 
-/// What is asked for.
+/// The options of a soak.
 pub(crate) struct Setting<'a> {
     pub(crate) program: &'a Path,
     /// Folders of rounds are made here.

@@ -8,7 +8,7 @@ pub(crate) struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report it.
     pub(crate) fn now() -> Option<CpuTicks> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         let line = text.lines().next()?.strip_prefix("cpu ")?;

@@ -36,7 +36,7 @@ impl Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// What was looked at, such as `io_uring` or `nvme0n1: scheduler`.
+    /// The thing that was checked, such as `io_uring` or `nvme0n1: scheduler`.
     pub check: String,
     /// How bad it is.
     pub severity: Severity,

@@ -59,7 +59,7 @@ fn synchronisation(synchronised: Option<bool>) -> Check {
     }
 }
 
-/// Whether the kernel's time is held to that of others; `None` if it does not tell.
+/// Whether the kernel's time is held to that of others; `None` if the kernel does not report it.
 pub(crate) fn is_synchronised() -> Option<bool> {
     // SAFETY: timex is plain data for which zeros are valid; with no mode set the call only fills it.
     let (state, status) = unsafe {

@@ -1,4 +1,4 @@
-//! Which disks are looked at: those that are named, or every whole disk that the kernel has.
+//! The disks to check: those that are named, or every whole disk of the kernel.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use nix::libc;
 
 use crate::root::Root;
 
-/// Beginnings of names that are no disks, or lie on others: they are looked at if they are named.
+/// Beginnings of names that are no disks, or lie on others: they are checked only if they are named.
 const NO_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
 /// A disk.

@@ -21,7 +21,7 @@ use crate::{clock, cpu, device, io_uring, kernel, memory, others};
 
 /// For how long it is watched what others do.
 const WATCHED: Duration = Duration::from_secs(1);
-/// How often it is looked meanwhile whether to stop.
+/// How often the examination checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The devices and the folder to examine.
@@ -41,7 +41,7 @@ pub struct Examination {
     pub inventory: Inventory,
     /// Every check, in the order in which they were made.
     pub checks: Vec<Check>,
-    /// What durable writes took; `null` if that was not asked for, or could not be measured.
+    /// What durable writes took; `null` if that was not requested, or could not be measured.
     pub sync_write: Option<SyncWrite>,
 }
 
@@ -99,7 +99,7 @@ pub fn examine_with_folder(
     Ok(examined)
 }
 
-/// The disks that are looked at, and what is to be said of those that are not there.
+/// The disks to check, and findings about those that do not exist.
 fn disks(paths: &[PathBuf], root: &Root) -> (Vec<Device>, Vec<Check>) {
     if paths.is_empty() {
         return (devices::whole_disks(root), Vec::new());

@@ -27,7 +27,7 @@ pub struct HostReport {
     pub inventory: Inventory,
     /// Every check, in the order in which they were made.
     pub checks: Vec<Check>,
-    /// What durable writes took; `null` if that was not asked for, or could not be measured.
+    /// What durable writes took; `null` if that was not requested, or could not be measured.
     pub sync_write: Option<SyncWrite>,
 }
 

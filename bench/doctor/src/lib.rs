@@ -12,7 +12,7 @@
 //! | [`sync_write`] | how long a durable write takes |
 //! | [`network`] | judges the ways between hosts |
 //! | [`hosts`] | compares hosts |
-//! | [`devices`] | which disks are looked at |
+//! | [`devices`] | the disks to check |
 //!
 //! The other modules are the checks of a host, in the order in which [`mod@examine`] does them.
 

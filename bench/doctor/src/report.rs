@@ -19,7 +19,7 @@ pub const FORMAT: u32 = 1;
 pub struct DoctorReport {
     /// The version of this form.
     pub format: u32,
-    /// The program that looked, and its version.
+    /// The program that made the checks, and its version.
     pub version: String,
     /// How bad the worst is that was found.
     pub worst: Severity,

@@ -104,7 +104,7 @@ async fn admit(
         Ok(Ok(worker)) => {
             reader.allow(LONGEST_FRAME);
             let mut connection = Connection { number, reader, writer, to_send, inbox: inbox.clone() };
-            // If this fails, keeping the connection fails next, and tells the controller.
+            // If this fails, keeping the connection fails next, and reports it to the controller.
             let _ = frame::send(&mut connection.writer, &ToWorker::Welcome { worker }).await;
             Ok(Some(connection))
         }

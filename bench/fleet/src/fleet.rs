@@ -287,7 +287,7 @@ async fn live(
             controller.shut_down().await;
         }
         Err(error) => {
-            // The error is told when all is undone.
+            // The error is reported when all is undone.
             controller.shut_down().await;
             let _ = started.send(Err(error));
         }

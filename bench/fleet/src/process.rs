@@ -85,7 +85,7 @@ impl Launch {
             .env(CONTROLLER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // Ctrl-C on the terminal is for the controller, which tells the workers.
+            // Ctrl-C on the terminal is for the controller, which orders the workers to stop.
             .process_group(0)
             .kill_on_drop(true);
         for group in &self.cgroups {

@@ -29,8 +29,8 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 const CLOCK_QUESTIONS: usize = 8;
 
 /// Joins a fleet and works until the controller dismisses it (`Ok`), is gone, refuses it, or until a signal. `tell`
-/// gets what a person at the terminal wants to know. To be called before the process starts any thread. Threads
-/// may be left behind in an I/O that hangs: end the process when it returns.
+/// gets messages for a person at the terminal. To be called before the process starts any thread. Threads may be
+/// left behind in an I/O that hangs: end the process when it returns.
 pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<(), FleetError> {
     confine(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -308,7 +308,7 @@ impl Session {
                     host.poll(Nanos::now());
                     host.result()
                 });
-                // The last second has ended too, and is told before the order ends.
+                // The last second has ended too, and is reported before the order ends.
                 self.say_host_second().await?;
                 self.seconds = None;
             }

@@ -22,7 +22,7 @@ pub enum Format {
     Csv,
 }
 
-/// Lines at the beginning that are looked at: fio's warnings fit, and a table's header is far before it.
+/// Lines at the beginning that are read to detect the format: fio's warnings fit, and a table's header is far before it.
 const LOOKED_AT: usize = 2_000;
 
 /// The format of a text; `None` if it is none that is understood.

@@ -23,7 +23,7 @@ use crate::{ImportError, Imported};
 
 /// More rows than any file has that is read.
 const MOST_ROWS: usize = 200_000;
-/// `[first]` and `[last]` that differ by more than this ratio are told.
+/// `[first]` and `[last]` that differ by more than this ratio are reported in a note.
 const TELLING: f64 = 1.05;
 const MIB: f64 = 1_048_576.0;
 /// What distinguishes loads besides operation, block size and offsets, where it varies.

@@ -1,4 +1,4 @@
-//! What can go wrong, told apart by what the caller does next.
+//! Errors, distinguished by what the caller does next.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ pub enum ErrorKind {
     Failed,
     /// A stated limit was passed before anything was measured: exit code 99.
     Limit,
-    /// It was told to stop before it had a result: exit code 130.
+    /// It was stopped before it had a result: exit code 130.
     Interrupted,
 }
 
@@ -41,7 +41,7 @@ impl LoadError {
         LoadError { kind: ErrorKind::Limit, message: message.into() }
     }
 
-    /// It was told to stop.
+    /// It was stopped.
     pub fn interrupted() -> LoadError {
         LoadError { kind: ErrorKind::Interrupted, message: "stopped before there was a result".into() }
     }

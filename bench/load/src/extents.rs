@@ -2,9 +2,9 @@
 
 use std::os::fd::AsRawFd;
 
-/// Extents asked for at once.
+/// Extents that are requested at once.
 const AT_ONCE: usize = 256;
-/// A file in more pieces than this many calls tell of is not looked at to its end.
+/// The most calls for one file: a file in more pieces is not read to its end.
 const MOST_CALLS: usize = 4096;
 
 /// Data on their way to the disk are written first: until then they lie in extents that say nothing was.
@@ -41,7 +41,7 @@ mod ioctl {
     nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Map);
 }
 
-/// Bytes of a file's first `size` that were written; `None` if its file system does not tell.
+/// Bytes of a file's first `size` that were written; `None` if its file system does not report it.
 pub(crate) fn written(file: &impl AsRawFd, size: u64) -> Option<u64> {
     let (mut start, mut bytes) = (0, 0);
     for _ in 0..MOST_CALLS {
@@ -64,7 +64,7 @@ pub(crate) fn written(file: &impl AsRawFd, size: u64) -> Option<u64> {
         for extent in extents {
             let end = extent.logical.saturating_add(extent.length).min(size);
             if extent.flags & UNWRITTEN == 0 {
-                // An extent may begin before what was asked for.
+                // An extent may begin before the requested range.
                 bytes += end.saturating_sub(extent.logical.max(start));
             }
         }

@@ -1,4 +1,4 @@
-//! The end of a load before its time: that there is one, and when it was told.
+//! The end of a load before its time: whether it was ordered, and when.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,19 +12,19 @@ pub(crate) struct Halt {
 }
 
 impl Halt {
-    /// The load is to end now. Only the first to tell it sets the moment.
+    /// Orders the load to end now. Only the first order sets the moment.
     pub(crate) fn tell(&self) {
         let _ = self.at.compare_exchange(0, Nanos::now().0, Ordering::Relaxed, Ordering::Relaxed);
         self.is_told.store(true, Ordering::Release);
     }
 
-    /// Whether it was told.
+    /// Whether the end was ordered.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.is_told.load(Ordering::Acquire)
     }
 
-    /// When it was told, if it was.
+    /// When the end was ordered, if it was.
     pub(crate) fn at(&self) -> Option<Nanos> {
         self.is_told().then(|| Nanos(self.at.load(Ordering::Relaxed)))
     }

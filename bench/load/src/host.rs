@@ -94,7 +94,7 @@ impl Inventory {
 }
 
 impl Inventory {
-    /// Adds the sizes of targets, bytes, as they were found when the targets were opened: a server tells its disk's size only then.
+    /// Adds the sizes of targets, bytes, as they were found when the targets were opened: a server reports its disk's size only then.
     pub fn with_sizes(mut self, sizes: &[(String, u64)]) -> Inventory {
         for disk in &mut self.disks {
             let size = sizes.iter().find(|(target, _)| *target == disk.target).map(|(_, bytes)| *bytes);
@@ -293,7 +293,7 @@ struct Counters {
     disks: BTreeMap<String, Vec<u64>>,
 }
 
-/// Takes the host's counters each second and tells the difference.
+/// Reads the host's counters each second and reports the difference.
 #[derive(Debug)]
 pub struct HostSampler {
     devices: Vec<String>,

@@ -1,4 +1,4 @@
-//! One thread's loop: it keeps its I/Os outstanding, or issues them as the schedule wants, and takes the times.
+//! One thread's loop: it keeps its I/Os outstanding, or issues them by the schedule, and takes the times.
 
 use std::io;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(crate) struct Setting {
     pub(crate) watch: Arc<Watch>,
 }
 
-/// What a thread tells when it ends.
+/// What a thread reports when it ends.
 #[derive(Debug, Default)]
 pub(crate) struct IssuerReport {
     pub(crate) verify: VerifyReport,
@@ -427,7 +427,7 @@ impl<E: Engine> Issuer<E> {
     }
 }
 
-/// Sleeps until a moment, or until told to stop. Returns the time.
+/// Sleeps until a moment, or until a stop is ordered. Returns the time.
 fn wait_until(moment: Nanos, halt: &Halt) -> Nanos {
     loop {
         let now = Nanos::now();

@@ -196,7 +196,7 @@ impl Prepared {
         Ok(Prepared { job: job.clone(), disks, writable: write, engine, findings })
     }
 
-    /// What a reader of the figures should know, as far as opening the disks told.
+    /// What a reader of the figures should know, as far as opening the disks has shown.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }

@@ -171,7 +171,7 @@ impl Recorder {
         for interval in &mut self.current {
             if !interval.is_empty() || !interval.lateness.is_empty() {
                 let fresh = Interval::new(interval.second, interval.phase, interval.disk);
-                // A receiver that is gone wants no more.
+                // The receiver is gone, so the rest is dropped.
                 let _ = self.send.send(std::mem::replace(interval, fresh));
             }
         }

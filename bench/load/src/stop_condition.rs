@@ -74,7 +74,7 @@ impl From<StopIf> for String {
     }
 }
 
-/// Watches the limits while a load runs. The threads tell of I/Os that do not come back.
+/// Watches the limits while a load runs. The threads report I/Os that do not return.
 pub(crate) struct Watch {
     limits: Vec<StopIf>,
     /// How long I/Os in flight had been out at the end of the last second: of those that are out for longer than the lowest limit.

@@ -25,7 +25,7 @@ const FLUSHED: Duration = Duration::from_secs(120);
 pub(crate) const GRANULE: usize = 4096;
 /// No completion at all for so long is a hung disk.
 const HUNG: Duration = Duration::from_secs(120);
-/// How often a stop is looked for.
+/// How often a stop is checked for.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a sweep does with each piece.

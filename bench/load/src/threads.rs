@@ -34,7 +34,7 @@ use crate::prepare::{Chosen, Prepared, PreparedDisk};
 use crate::record::Timetable;
 use crate::stop_condition::Watch;
 
-/// How long the threads may take to end once told to.
+/// How long the threads may take to end after a stop.
 pub(crate) const END_LIMIT: Nanos = Nanos(10_000_000_000);
 /// How long the threads may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -233,7 +233,7 @@ impl Making {
             }
             Ok(memory)
         };
-        // An engine is made and its readiness told, or the reason why not.
+        // Makes an engine, and reports that it is ready, or why it could not be made.
         let report = |made: io::Result<bool>| ready.send(made).is_ok();
         macro_rules! run_with {
             ($engine:expr) => {

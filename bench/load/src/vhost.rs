@@ -62,7 +62,7 @@ pub(crate) struct VhostDisk {
     pub(crate) bytes: u64,
     /// Nothing may be written.
     pub(crate) read_only: bool,
-    /// It keeps writes in a cache until it is told to flush.
+    /// The device keeps writes in a cache until a flush.
     pub(crate) flushes: bool,
     /// Offsets and lengths are multiples of this.
     pub(crate) least: u32,
@@ -196,7 +196,7 @@ fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn try_connect(path: &Path, wanted: Wanted, descriptors: u16, until: Instant) -> io::Result<VhostDisk> {
     let _alone = locked(&CONNECTING);
     let before = Socket::all_to(path);
-    // What is not there is told at once.
+    // A socket that does not exist is reported at once.
     std::fs::metadata(path)?;
     let (send, made) = mpsc::channel();
     let of_thread = PathBuf::from(path);

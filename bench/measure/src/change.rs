@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{median, noise};
 
-/// A level has at least so many samples: less is a stall or a spike, which the stalls tell.
+/// A level has at least so many samples: fewer are a stall or a spike, which the figures of stalls show.
 const SHORTEST: usize = 5;
 /// Two levels that differ by less than this share of the higher one are one.
 const SMALLEST: f64 = 0.20;
@@ -15,7 +15,7 @@ const LEAST_NOISE: f64 = 0.01;
 /// What another level costs, in units of ln(n): the Bayesian information criterion's 2 for place and height, and as much
 /// again because seconds of one series are not independent.
 const PENALTY: f64 = 4.0;
-/// A series longer than this is looked at in groups of samples: the search is quadratic at worst.
+/// A series longer than this is examined in groups of samples: the search is quadratic at worst.
 const LONGEST: usize = 4096;
 
 /// A stretch of a series with one level.

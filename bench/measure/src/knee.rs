@@ -17,8 +17,8 @@ const STRAIGHT: f64 = 0.05;
 /// convex, rising curve: smooth, normalise both axes to 0..1, take the distance below the chord D = x − y, and its
 /// largest local maximum at which the distance afterwards falls below D_max − S × mean(Δx), where S is the
 /// sensitivity. Smoothing is by isotonic regression, since latency does not fall with load. Past saturation a curve
-/// folds back (more outstanding, fewer IOPS), so only the branch up to the peak is looked at. A largest distance
-/// under 0.05 is a straight line, and straight lines have no knee.
+/// folds back (more outstanding, fewer IOPS), so only the branch up to the peak is used. A largest distance under
+/// 0.05 is a straight line, and straight lines have no knee.
 pub fn knee(points: &[(f64, f64)], sensitivity: f64) -> Option<usize> {
     // Only where the load does rise, which ends at the peak: of the same IOPS the first counts.
     let mut branch: Vec<usize> = Vec::new();

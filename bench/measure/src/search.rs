@@ -148,7 +148,7 @@ impl Tallies {
 }
 
 impl Search {
-    /// What to do after these measurements, which this search asked for.
+    /// What to do after these measurements, which this search requested.
     pub fn next(&self, probes: &[Probe]) -> Next {
         let tallies = Tallies::of(probes);
         let repeats = self.repeats.max(1);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{line, mean};
 
-/// How many rounds are looked at: the last so many.
+/// The number of rounds that decide: the last ones.
 pub const ROUNDS: usize = 5;
 /// The largest of them less the smallest is at most this share of their mean.
 pub const RANGE_LIMIT: f64 = 0.20;

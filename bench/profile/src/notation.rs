@@ -39,7 +39,7 @@ impl fmt::Display for Notation {
 pub struct Reading {
     /// The notation that the text was in.
     pub notation: Notation,
-    /// What it says: one invocation, or one for each job of a fio file.
+    /// The load that a text describes: one invocation, or one for each job of a fio file.
     pub invocations: Vec<Invocation>,
 }
 

@@ -1,4 +1,4 @@
-//! What serde says of a TOML file, in words that TOML has: what stands there, what is needed, what to write.
+//! Errors of serde about a TOML file, in the terms of TOML: what stands there, what is needed, what to write.
 
 use loadline_base::nearest::nearest;
 

@@ -17,7 +17,7 @@ use loadline_target::FaultKind;
 
 use crate::rows::StepRow;
 
-/// So many loads are told of; the tables have all.
+/// The most loads in the answers; the tables have all.
 const MOST_TOLD: usize = 12;
 /// Peaks that are closer to each other than this, or than their series' noise, are no different.
 const SAME: f64 = 0.05;

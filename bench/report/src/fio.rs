@@ -44,7 +44,7 @@ use loadline_study::when::When;
 use loadline_study::{RunFolder, Study, StudyError};
 use serde::{Serialize, Serializer};
 
-/// So many steps are named where one is asked for that is not there.
+/// The most steps that are named if the requested one does not exist.
 const MOST_NAMED: usize = 12;
 /// The percentiles that fio gives unless told otherwise, and the deepest of ours: how many samples in a million lie below.
 const PERCENTILES: [u64; 18] = [

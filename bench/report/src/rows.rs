@@ -168,7 +168,7 @@ impl StepRow {
             bytes_per_s: result.figures.total.bytes_per_s,
             cpu_cores: result.cores(),
             longest_stall_ms: result.figures.longest_stall_ms,
-            // A lost worker completes nothing from then on: that is told as its loss.
+            // A lost worker completes nothing from then on: that is reported as its loss.
             longest_worker_stall_ms: (result.workers.iter().filter(|worker| worker.lost.is_none()))
                 .map(|worker| worker.figures.longest_stall_ms)
                 .max(),

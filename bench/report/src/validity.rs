@@ -29,7 +29,7 @@ pub enum Standing {
     Doubtful,
 }
 
-/// One thing that was looked at.
+/// One point that was checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -52,7 +52,7 @@ pub(crate) struct Progress {
     pub(crate) finished: bool,
 }
 
-/// What is needed to tell whether a run's loads fit into caches.
+/// What is needed to decide whether a run's loads fit into caches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
     /// The bytes that each load works on, all disks together; `None` if one of them is not known.
@@ -219,7 +219,7 @@ fn generator(steps: &[StepRow]) -> Check {
         numbers(steps, |step| step.findings.iter().any(is))
     };
     let (doubts, notes) = (of(Severity::Doubt), of(Severity::Note));
-    // A rate tells by its lateness; a closed loop by the CPU that its host has to spare, if the host tells.
+    // With a rate, the lateness decides; in a closed loop, the CPU that its host has to spare, if the host reports it.
     let blind = numbers(steps, |step| step.rate_iops.is_none() && step.host_busy.is_none());
     let found = "the generator was the bottleneck";
     match (doubts.is_empty(), notes.is_empty(), blind.is_empty()) {

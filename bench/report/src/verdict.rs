@@ -17,11 +17,11 @@ use crate::rows::{LoadRow, StepRow};
 
 /// From this share of its ceiling on, a part is said to limit a load.
 const AT_ITS_LIMIT: f64 = 0.9;
-/// A closed loop that carries so much more than the load line, within the same limit, is told of.
+/// If a closed loop carries this much more than the load line within the same limit, the verdict says so.
 const FAR_MORE: f64 = 1.2;
 /// So many loads are named where nothing was searched.
 const MOST_NAMED: usize = 4;
-/// So many loads are told side by side.
+/// The most loads that the verdict names side by side.
 const MOST_BESIDE: usize = 12;
 
 /// What a run decides.
@@ -94,7 +94,7 @@ impl Verdict {
         verdict
             .limited_by
             .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
-        // The same load in another condition is told beside it. How it grows with workers is told elsewhere.
+        // The same load in another condition is named beside it. How the load grows with workers is stated elsewhere.
         let whole = conditions.iter().filter(|row| row.workers.is_none());
         verdict.carries.extend(whole.take(MOST_BESIDE).filter_map(side_by_side));
         if ended.is_empty() {

@@ -1,5 +1,5 @@
 //! Runs that search, grow, compare policies, fill further and further and measure ceilings, with a stand-in for the
-//! fleet whose storage carries what it is told to.
+//! fleet whose storage carries a stated load.
 
 use std::fs;
 

@@ -29,7 +29,7 @@ const JOURNAL_HEADER: u64 = 4096;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The steps, in the order in which they are measured: the ceilings; every load once, then every load again,
-    /// backwards, and so on; and what searches have asked for so far.
+    /// backwards, and so on; and the steps that searches have requested so far.
     pub steps: Vec<Step>,
     /// How many of them are known from the study alone.
     pub fixed: usize,

@@ -16,11 +16,11 @@ pub enum Purpose {
     Load,
     /// To know what the storage below can do.
     Ceiling,
-    /// A search asked for it.
+    /// A search requested it.
     Search {
         /// Which of the study's searches, from 1.
         search: u32,
-        /// The load that it asked for: I/Os a second of the fleet, I/Os outstanding of a thread, or workers of a node.
+        /// The load that the search requested: I/Os a second of the fleet, I/Os outstanding of a thread, or workers of a node.
         load: f64,
     },
 }

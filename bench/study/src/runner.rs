@@ -306,7 +306,7 @@ impl<W: Workers> Runner<'_, W> {
             ));
         }
         if self.owned.folder.plan.cluster.is_some() && self.owned.folder.manifest.filled {
-            // Its disks were written by the run itself: they need not tell.
+            // The disks were written by the run itself, so it does not matter whether they report unwritten parts.
             let is_reported = |finding: &Finding| finding.kind == FindingKind::UnwrittenReads;
             result.findings.retain(|finding| !(is_reported(finding) && finding.severity == Severity::Note));
         }

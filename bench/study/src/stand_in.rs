@@ -1,4 +1,4 @@
-//! A stand-in for a fleet, in tests: it makes real files, measures made-up I/Os, and does wrong what it is told to.
+//! A stand-in for a fleet, in tests: it makes real files, measures made-up I/Os, and fails where a test orders it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;

@@ -28,7 +28,7 @@ pub struct Candidate {
     pub names: Vec<String>,
     /// The condition of the storage in which it was measured.
     pub condition: Option<Name>,
-    /// The search that asked for it, and the load that it asked for.
+    /// The search that requested it, and the requested load.
     pub probe: Option<(u32, u64)>,
     /// How many nodes took part.
     pub nodes: usize,
@@ -124,7 +124,7 @@ impl Candidates {
             return;
         }
         let one = Candidate::of(result);
-        // Labels of a search's loads are rounded; what was asked for is not.
+        // Labels of a search's loads are rounded; the requested loads are not.
         let same = |first: &Candidate| match (first.probe, one.probe) {
             (Some(a), Some(b)) => a == b,
             (None, None) => first.names.first() == one.names.first(),

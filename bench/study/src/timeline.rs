@@ -381,7 +381,7 @@ mod tests {
         let mut trace = Trace::default();
         for at in 0..30 {
             second(&mut trace, "a", at, 10_000, 100, 0..1000);
-            // Killed at 20.02 s, it has told of the seconds to 18.
+            // It was killed at 20.02 s, and has reported the seconds to 18.
             if at < 19 {
                 second(&mut trace, "b", at, 10_000, 100, 0..1000);
             }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TargetError;
 
-/// How long a question about how things are may take: a node that does not answer is told from one that is slow.
+/// The time limit of a request for the state: a node that does not answer is distinguished from a slow one.
 const QUICK: Duration = Duration::from_secs(3);
 /// How long a change may take: of a cluster on one machine each is done in a second or two.
 const PATIENT: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ use crate::error::TargetError;
 
 /// How much of the end of a command's output is kept, bytes.
 const MOST_SAID: usize = 4 << 10;
-/// How often a command is looked at.
+/// How often a command is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Its end is checked at least after so many reads of its output: one that never stops writing ends by its limit.
 const READS_AT_ONCE: usize = 64;
@@ -125,7 +125,7 @@ impl Said {
                     drop(self.last.drain(..over));
                 }
                 Err(error) if error.kind() == IoKind::Interrupted => {}
-                // There is nothing now; any other fault is none of the command's.
+                // There is no output now. Any other error is not the command's.
                 Err(_) => return,
             }
         }

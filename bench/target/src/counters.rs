@@ -33,7 +33,7 @@ pub struct NodeCounters {
     pub front_read_bytes: u64,
     /// Bytes of those writes.
     pub front_write_bytes: u64,
-    /// Reads, writes and all else that clients asked for and that failed.
+    /// Requests of clients of any kind that failed.
     pub front_errors: u64,
     /// Writes to the logs of its replicas, each of one write of a client or of several.
     pub log_writes: u64,

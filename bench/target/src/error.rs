@@ -25,7 +25,7 @@ impl TargetError {
         TargetError { kind: ErrorKind::Failed, message: message.into() }
     }
 
-    /// It was told to stop.
+    /// It was stopped.
     pub(crate) fn interrupted() -> TargetError {
         TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() }
     }

@@ -26,7 +26,7 @@ impl Cluster {
     pub(crate) fn fill_device(&self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         let filled = self.take_room(index, stop);
         filled.inspect_err(|_| {
-            // As it was before. Why it failed is what is told; if this fails too, a start removes what is left.
+            // As it was before. The error of the failure is reported; if this fails too, the next start removes what is left.
             let _ = self.empty_device(index, stop);
         })
     }

@@ -7,11 +7,11 @@ pub(crate) enum NodeState {
     Up,
     /// Its process is gone.
     Killed,
-    /// Its process stands still.
+    /// Its process is stopped.
     Frozen,
     /// It does everything, only slower.
     Slow,
-    /// No other node hears it.
+    /// No other node receives its messages.
     Cut,
     /// Its device failed: it is used again when the node is started again.
     Failed,

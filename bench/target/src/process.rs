@@ -13,7 +13,7 @@ use crate::error::TargetError;
 
 /// How long one may take to stop after a signal; then it is killed.
 const STOPS: Duration = Duration::from_secs(10);
-/// How often it is looked at.
+/// How often the process is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// One that runs, or has ended. Killed when this is dropped.
@@ -51,7 +51,7 @@ impl NodeProcess {
         Some(format!("{}; what it said is in {}", in_words(status), self.log.display()))
     }
 
-    /// Sends it a signal. One that has ended is none to send to.
+    /// Sends a signal to the process. The error is that of the system, as if the process has ended.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), TargetError> {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX));
         kill(pid, signal)
@@ -68,14 +68,14 @@ impl NodeProcess {
         }
     }
 
-    /// Tells it to end.
+    /// Orders the process to end, also if it is stopped.
     pub(crate) fn ask_to_stop(&self) {
-        // One that stands still would not hear.
+        // A stopped process would not receive SIGTERM.
         let _ = self.signal(Signal::SIGCONT);
         let _ = self.signal(Signal::SIGTERM);
     }
 
-    /// Waits until it has ended after it was told to; then it is killed.
+    /// Waits until the process has ended after SIGTERM, up to a limit, and then kills it.
     pub(crate) fn stop(&mut self, asked: Instant) {
         while asked.elapsed() < STOPS && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(LOOK_EVERY);

@@ -15,7 +15,7 @@ use crate::error::{ErrorKind, TargetError};
 /// Asks a person to do something, and waits until that is done; an error of kind `Interrupted` when the flag turns true.
 pub type Prompt = Box<dyn FnMut(&str, &AtomicBool) -> Result<(), TargetError> + Send>;
 
-/// How often the terminal, and whether to go on waiting, is looked at.
+/// How often the terminal, and whether to continue waiting, is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes that an operator may have typed before the question: more than a terminal keeps.
 const MOST_TYPED: usize = 64 << 10;

@@ -24,7 +24,7 @@ pub struct Copies {
     pub in_sync: bool,
     /// Whether the storage itself has found that a copy is missing: a volume that is not served is found by its clients.
     pub is_missing: bool,
-    /// Bytes that are still to be copied; `None` if the storage does not tell.
+    /// Bytes that are still to be copied; `None` if the storage does not report it.
     pub left_bytes: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Storage {
         }
     }
 
-    /// How the copies are at the moment; `None` if nothing tells.
+    /// How the copies are at the moment; `None` if the storage does not report it.
     pub fn copies(&self, stop: &AtomicBool) -> Option<Copies> {
         match self {
             Storage::Own(cluster) => {

@@ -163,7 +163,7 @@ pub(crate) fn run(mut args: Args, typed: Option<&typed::Typed>) -> Exit {
     };
     let Measured { result, ended } = measured;
     let document = BenchDocument::of(result);
-    // First of all: what was measured is told, whatever becomes of the file.
+    // The result is printed first, whether or not the file can be written.
     if !matches!(place, Some(Place::Output)) {
         print(&document.result);
         output::write(orientation::text(&document.orientation).as_bytes());

@@ -13,7 +13,7 @@ mod ioctl {
     nix::ioctl_read_bad!(window_size, nix::libc::TIOCGWINSZ, nix::libc::winsize);
 }
 
-/// How many columns the terminal has to which this file is connected; `None` if it is none, or does not say.
+/// How many columns the terminal has to which this file is connected; `None` if it is no terminal, or does not report its width.
 pub(crate) fn columns(file: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the request writes one winsize (TIOCGWINSZ), which lives through the call.

@@ -112,7 +112,7 @@ fn users_of(folder: &Path) -> Vec<u32> {
 struct Children(Vec<(String, Child)>);
 
 impl Children {
-    /// They are told to stop, and waited for.
+    /// Sends SIGTERM to the nodes, and waits until they have ended.
     fn stop(&mut self) {
         for (_, child) in &self.0 {
             let pid = nix::unistd::Pid::from_raw(child.id() as i32);

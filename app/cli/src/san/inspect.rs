@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Of corrupt blocks so many are named.
 const NAMED: usize = 20;
 
-/// Which device is looked at.
+/// The device to read.
 #[derive(clap::Args)]
 pub(crate) struct Device {
     /// The device with the logs: a block device, or a file.

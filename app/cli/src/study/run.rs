@@ -28,7 +28,7 @@ use crate::process::interrupt;
 use crate::study::report;
 use gate::{GateArgs, PreparedGate};
 
-/// How often it is looked whether Ctrl-C was pressed.
+/// How often the command checks whether Ctrl-C was pressed.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Run a study: a fleet of workers measures every load of a study file, with the repeats that the file states.

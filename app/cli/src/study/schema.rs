@@ -106,7 +106,7 @@ mod tests {
             assert_eq!(loadline_packed::is_current(env!("CARGO_MANIFEST_DIR"), &file, &current), Ok(()));
             (kind.text(), current)
         });
-        // All files are looked at before what the program carries, which is older if one was written just now.
+        // All files are read before the copies in the program, which are older if a file was written just now.
         for (printed, current) in published.collect::<Vec<_>>() {
             assert!(
                 printed == current,

@@ -6,7 +6,7 @@ use super::cluster::Cluster;
 use super::{Setting, cpu_of};
 
 const VOLUMES: u32 = 100;
-/// It is looked at for so long.
+/// The length of the measurement.
 const LOOK: Duration = Duration::from_secs(20);
 
 pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {

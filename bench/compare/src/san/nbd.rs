@@ -28,7 +28,7 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// For as long as was asked for.
+    /// For the length that was requested.
     pub(super) fn new(context: &'a Context, write: bool, outstanding: u32) -> Load<'a> {
         Load { write, outstanding, poll: false, seconds: context.seconds, program: &context.program }
     }

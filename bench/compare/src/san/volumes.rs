@@ -9,7 +9,7 @@ use super::{Setting, cpu_of};
 
 const NODES: u8 = 3;
 const COUNTS: [u32; 3] = [10, 100, 300];
-/// It settles for so long before it is looked at, and is looked at for so long.
+/// How long the cluster settles before the measurement, and how long the measurement is.
 const SETTLES: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_secs(30);
 /// How long all volumes may take to be served after a start.
@@ -32,7 +32,7 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
 
 /// The figures of a cluster with so many volumes.
 fn one(setting: &Setting<'_>, count: u32) -> Result<String, String> {
-    // Sparse: next to nothing of it is written. Its chunks are as large as the device's size wants.
+    // Sparse: next to nothing of it is written. The size of its chunks follows from the size of the device.
     let mib = if count <= 10 { 4 << 10 } else { u64::from(count) * 300 };
     let mut cluster = Cluster::start(&setting.context.program, setting.memory, NODES, mib)?;
     let begun = Instant::now();

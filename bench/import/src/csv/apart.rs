@@ -13,7 +13,7 @@ use crate::text::shown;
 
 /// Between the cells of a row.
 const BETWEEN: char = '\x1f';
-/// So many columns in which rows differ are looked at one by one, and the others as one.
+/// At most this many columns in which rows differ are compared one by one, and the others as one.
 const MOST_COLUMNS: usize = 16;
 /// So many columns are named in the finding.
 const MOST_NAMED: usize = 4;

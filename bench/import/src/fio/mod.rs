@@ -207,7 +207,7 @@ struct Reader<'a> {
     doubts: Vec<Finding>,
 }
 
-/// Runtimes of one load that differ by more than this ratio are told.
+/// Runtimes of one load that differ by more than this ratio are reported in a note.
 const TELLING: f64 = 1.05;
 
 /// An entry of a result.

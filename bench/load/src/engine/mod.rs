@@ -63,8 +63,8 @@ fn sleep_for(ready: &mut [PollFd], limit: Duration) -> io::Result<()> {
 
 /// A thread polls for answers of a server on this host for so long before it sleeps, even if other threads want its CPU.
 const POLL_ALONE: Duration = Duration::from_micros(12);
-/// While no other thread wants the CPU it polls for so long: a disk behind the server may take that long, and without a
-/// wake-up the next request reaches the disk sooner.
+/// While no other thread needs the CPU it polls for this long: a disk behind the server may take that long, and without
+/// a wake-up the next request reaches the disk sooner.
 const POLL_WHILE_IDLE: Duration = Duration::from_millis(1);
 
 /// What a poll for completions has seen, by how many there were before it and are now.
@@ -93,7 +93,7 @@ pub(crate) trait Engine {
     /// The memory of the slots.
     fn memory(&mut self) -> &mut Memory;
 
-    /// Whether it does with less of the kernel's help than it asked for: an I/O then costs more CPU.
+    /// Whether the kernel refused a feature that the engine requested: an I/O then costs more CPU.
     fn is_hindered(&self) -> bool {
         false
     }

@@ -60,7 +60,7 @@ pub(crate) struct NbdEngine {
     slots: Vec<Slot>,
     /// Writes are durable when they are answered.
     through: bool,
-    /// The server makes durable what it is told to.
+    /// The server supports flush.
     flushes: bool,
     poll: bool,
     spins: Spins,
@@ -68,7 +68,7 @@ pub(crate) struct NbdEngine {
     queue: VecDeque<libc::iovec>,
     sending: bool,
     receiving: bool,
-    /// Of the stage, what was received and not looked at.
+    /// Bytes that were received into the stage and not parsed yet.
     start: usize,
     end: usize,
     /// The slot whose data is being received, and how much of it is there.

@@ -1,6 +1,6 @@
 //! An image of a Ceph cluster: I/Os are handed to librbd, whose threads say what came of them.
 //!
-//! Why it tells by a function that it calls, and not by its own list of events (`rbd_poll_io_events`): that list is one for an
+//! Why completions come by a callback, and not by the library's list of events (`rbd_poll_io_events`): that list is one for an
 //! image, and an image is shared by all threads of a load (see `rbd/disk.rs`). Each engine has its own list so, and is woken
 //! only if it sleeps.
 
@@ -111,7 +111,7 @@ pub(crate) struct RbdEngine {
     reads: Vec<bool>,
     in_flight: usize,
     done: VecDeque<(u32, i32)>,
-    /// What was taken from the library's list, to be looked at.
+    /// Completions that were taken from the library's list, and not handled yet.
     taken: Vec<(u32, i32)>,
     poll: bool,
 }

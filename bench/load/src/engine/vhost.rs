@@ -30,7 +30,7 @@ pub(crate) struct VhostEngine {
     /// What each slot's I/O moves.
     lengths: Vec<u32>,
     in_flight: usize,
-    /// Requests that the server was not told of.
+    /// Requests of which the server was not notified.
     pushed: usize,
     done: VecDeque<(u32, i32)>,
     poll: bool,
@@ -191,7 +191,7 @@ impl Engine for VhostEngine {
 }
 
 impl VhostEngine {
-    /// Tells the server of what was pushed, if it wants to be told.
+    /// Notifies the server of pushed requests, if it has requested notifications.
     fn notify(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.pushed) > 0 && self.queue.blk.avail_notif_needed() {
             self.queue.notify()?;
@@ -216,7 +216,7 @@ impl Drop for VhostEngine {
             self.disk.unmap(&memory);
             self.disk.give_back(queue);
         } else {
-            // The server may yet write to it, and a thread that takes the queue would be told of I/Os that are not its own.
+            // The server may yet write to it, and the next thread that uses the queue would get completions of I/Os that are not its own.
             std::mem::forget(memory);
         }
     }

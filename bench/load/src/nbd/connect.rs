@@ -25,7 +25,7 @@ const MOST_REPLY: u32 = 64 << 10;
 /// The most replies to one option.
 const MOST_REPLIES: usize = 64;
 
-/// What a server tells of its disk.
+/// The properties of a disk, as its server reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Export {
     /// The size of the export, in bytes.

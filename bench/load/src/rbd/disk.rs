@@ -27,14 +27,15 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// A client that has just closed an image may be listed a moment longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(100);
-/// The most clients of one image that are looked at.
+/// The most clients of one image that are read.
 const MOST_WATCHERS: usize = 64;
 /// The most settings that an image has.
 const MOST_SETTINGS: usize = 1024;
 
 /// What is said to the library whatever the configuration says. Nothing keeps writes in memory, so that what was answered
-/// is on every OSD that it has to be on; and trouble is told by us, not by lines of the library's own. No limit is set for
-/// what OSDs do: an outage of some seconds is a stall, not an error. A release that does not know a setting need not.
+/// is on every OSD that it has to be on; and errors are reported by this program, not by lines of the library. No limit is
+/// set for what OSDs do: an outage of some seconds is a stall, not an error. A release that does not know a setting need
+/// not.
 const SETTINGS: [(&CStr, &CStr); 7] = [
     (c"client_mount_timeout", MONITORS),
     (c"rados_mon_op_timeout", MONITORS),

@@ -2,7 +2,7 @@
 //!
 //! It is opened by `dlopen` of the C library, which the project has already, and never closed: a crate for it would
 //! bring a second way to say the same two calls, and the lifetimes of libraries that may go away. librbd brings
-//! librados along, and what is looked for in the one is found in the other.
+//! librados along, so functions of librados are found through librbd too.
 //!
 //! Only functions are bound that all releases since Ceph 14 have, with types that are the same in all of them
 //! (`rados/librados.h` and `rbd/librbd.h`).

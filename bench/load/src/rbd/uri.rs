@@ -32,7 +32,7 @@ pub struct RbdUri {
 }
 
 impl RbdUri {
-    /// An image, asked for by the default user.
+    /// An image, opened as the default user.
     pub fn new(pool: &str, image: &str) -> RbdUri {
         RbdUri {
             pool: pool.into(),

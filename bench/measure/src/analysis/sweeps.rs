@@ -111,7 +111,7 @@ fn same(axis: Axis, point: &Point) -> Option<String> {
     }
 }
 
-/// What tells a point apart that is in no sweep.
+/// What distinguishes a point that is in no sweep.
 fn alone(point: &Point) -> Option<String> {
     let each = match (point.rate_iops, point.outstanding) {
         (Some(rate), _) => Some(format!("{} IOPS", thousands(rate))),

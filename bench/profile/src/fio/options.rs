@@ -195,7 +195,7 @@ impl Options {
         Ok(())
     }
 
-    /// That the options fit together as fio wants it, once all of them are set.
+    /// Checks that the options fit together as fio requires, once all of them are set.
     pub(super) fn check(&self) -> Result<(), ProfileError> {
         match &self.read_only {
             Some(entry) if self.direction.writes => {
@@ -392,7 +392,7 @@ fn block(entry: &Entry, base: KbBase) -> Result<ByteSize, ProfileError> {
     Ok(first)
 }
 
-/// fio wants a value for these, although it is 0 or 1.
+/// fio requires a value for these, although it is 0 or 1.
 fn with_value(entry: &Entry) -> Result<&Entry, ProfileError> {
     entry.text().map(|_| entry)
 }

@@ -162,7 +162,7 @@ impl GitStore {
         }
         let folder = Entry::folder(baseline.as_str(), &files).map_err(failed)?;
         if root.find(baseline.as_str()) == Some(&folder) {
-            // It is kept, and pinned if that is asked for.
+            // The run is kept, and pinned if that is requested.
             return Ok(Attempt::Done(Added { is_new, is_pinned }));
         }
         root.put(folder);

@@ -275,7 +275,7 @@ fn on_both(a: &LoadRecord, b: &LoadRecord, allowed: f64) -> Load {
     load.iops.ratio = compared(Figure::Iops);
     load.mean_us.ratio = compared(Figure::MeanUs);
     load.p99_us.ratio = compared(Figure::P99Us);
-    // With a rate the IOPS are what was asked for, and the latency is what the storage made of it.
+    // With a rate the IOPS are what was requested, so the latency shows how the storage performs.
     // Where B carried clearly less of it, that decides: what failed or never came is fast.
     let carried_less =
         load.iops.ratio.is_some_and(|ratio| ratio.high.is_some_and(|high| high < 1.0 - RATE_TOLERANCE));

@@ -66,7 +66,7 @@ impl Run {
     }
 }
 
-/// Whether a search asked for it, and so no load of the study.
+/// Whether a search requested it, so that it is no load of the study.
 pub(super) fn is_of_search(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Search { .. })
 }

@@ -132,7 +132,7 @@ fn fill(template: &str, report: &Report, data: &str) -> String {
     let mut sentences = report.verdict.carries.clone();
     sentences.extend(report.verdict.limited_by.iter().cloned());
     let plain: String = sentences.iter().map(|sentence| format!("<p>{}</p>", escaped(sentence))).collect();
-    // Each is put where the template has its word, and what is put there is not looked at again.
+    // Each is put where the template has its word, and the inserted text is not searched again.
     let mut page = String::with_capacity(template.len() + data.len() + plain.len());
     let mut rest = template;
     for (word, text) in [(TITLE, escaped(&title)), (PLAIN, plain), (DATA, data.to_string())] {

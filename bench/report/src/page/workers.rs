@@ -71,7 +71,8 @@ pub struct Straggler {
 }
 
 /// The workers with far fewer IOPS, or a far larger 99th percentile, than the others: further from the median than 3.5
-/// times the scaled median absolute deviation (Iglewicz and Hoaglin 1993) and a tenth. Lost ones are told of elsewhere.
+/// times the scaled median absolute deviation (Iglewicz and Hoaglin 1993) and a tenth. Lost workers are reported
+/// elsewhere.
 pub fn stragglers(workers: &[WorkerRow]) -> Vec<Straggler> {
     let whole: Vec<&WorkerRow> = workers.iter().filter(|worker| worker.lost.is_none()).collect();
     let iops = |worker: &WorkerRow| Some(worker.iops);

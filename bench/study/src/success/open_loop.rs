@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(says, "of 51,000 IOPS offered (oltp), 51,000 IOPS were reached at p95 7.10 ms");
         let not_carried = missed(&[closed, load(Some(45e3), 40e3, 2_000.0)]).unwrap();
         assert!(not_carried.starts_with("of 45,000 IOPS offered (oltp), 40,000 IOPS were reached"));
-        // One that was slow below what holds is an outlier: the least beyond it is told.
+        // One that was slow below what holds is an outlier: the least one beyond it is reported.
         let (outlier, holds) = (load(Some(7e3), 7e3, 9_000.0), load(Some(40e3), 40e3, 2_000.0));
         let says =
             missed(&[load(None, 80e3, 2_000.0), outlier, holds, load(Some(45e3), 45e3, 9_000.0)]).unwrap();

@@ -13,7 +13,7 @@ use crate::cluster::client::{Api, Failed, print_json};
 use crate::output::print_error;
 use crate::process::exit::Exit;
 
-/// Volumes that are asked for at once: a node makes all of them or none.
+/// The most volumes of one request: a node makes all of them or none.
 const AT_ONCE: usize = 50;
 /// Names that a message lists.
 const MOST_NAMED: usize = 3;
