@@ -341,7 +341,7 @@ fn bad_company_harms_nobody_but_itself() {
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
 }
 
-/// Faults on purpose: a device that is slow, one that fails, a node that is not heard.
+/// Faults on purpose: a slow device, one that fails, and a node whose messages are lost.
 #[test]
 fn faults_on_purpose_are_survived() {
     let mut cluster = Cluster::start_with(3, &[], "test_faults = true");
@@ -397,7 +397,7 @@ fn clients_that_do_not_read_or_ask_for_very_much_take_no_more_than_their_share()
     assert!(cluster.runs(1));
     // More than one may ask at once are taken little by little; that there is more is not waited for more than once.
     let _much = nodes::client::many_reads(&cluster.addresses(), "disk", 1000);
-    // The kernel does not tell while the ring is at work.
+    // The kernel does not show it while the ring is at work.
     let found = (0..50).map(|_| cluster.polls(1)).find(|polls| {
         std::thread::sleep(Duration::from_millis(20));
         *polls > 0

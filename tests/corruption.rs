@@ -20,7 +20,7 @@ fn rot_extents(cluster: &Cluster, node: u8) -> usize {
     places.len()
 }
 
-/// A person wants every block looked at: what is corrupt is told, and is whole when they look again.
+/// A person orders a scrub of every block: corrupt blocks are reported, and are whole at the next scrub.
 #[test]
 fn a_scrub_finds_what_has_rotted_and_it_is_mended() {
     let mut cluster = Cluster::start(2);

@@ -1,5 +1,5 @@
-//! What a client had asked for that has gone, or that came before an attach, is never carried out later: nodes on hosts of their
-//! own, whose links are cut.
+//! A request of a client that has gone, or from before an attach, is never carried out later: nodes on hosts of their own, whose
+//! links are cut.
 
 mod nodes;
 

@@ -143,7 +143,7 @@ fn a_front_end_does_not_claim_a_volume_that_another_node_has_taken_over() {
     assert_eq!(cluster.owner("d"), owner, "it stays where it is");
 }
 
-/// Makes a file system, and writes to it until the power fails; then looks whether all is there that was to be.
+/// Makes a file system, and writes to it until the power fails; then checks that everything that was flushed is there.
 const SCRIPT: &str = r#"
 echo BOOTED
 write() {

@@ -127,7 +127,7 @@ fn a_level_that_changes_and_a_stall_are_findings_of_a_bench() {
     assert!(!calm.iter().any(|kind| kind == "level-change" || kind == "stall"), "{calm:?}");
 }
 
-/// What was measured until then is told, and marked.
+/// The figures until then are reported, and marked.
 #[test]
 fn a_load_keeps_what_it_measured_when_a_connection_ends_and_on_ctrl_c() {
     for ctrl_c in [false, true] {

@@ -1,4 +1,4 @@
-//! What tools of others are told of a volume's blocks (`nbdinfo --map`): exactly what is allocated, and nothing is read for it.
+//! The block status of a volume as other tools show it (`nbdinfo --map`): exactly what is allocated, without reading data.
 
 mod nodes;
 

@@ -111,7 +111,7 @@ fn a_copy_found_damaged_is_rebuilt_beside_writes() {
     check_the_copy_at_node_1(&mut cluster, &journal);
 }
 
-/// A copy that is damaged is made anew at its own node, if a person wants it; one that is in sync is not.
+/// A damaged copy is made again at its own node if a person orders it; one that is in sync is not.
 #[test]
 fn a_damaged_copy_may_move_onto_its_own_node() {
     let mut cluster = Cluster::start(2);

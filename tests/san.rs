@@ -1,4 +1,4 @@
-//! What lies on a device of the virtual SAN, looked at and checked by the real program.
+//! The real program prints and checks what is on a device of the virtual SAN.
 
 mod support;
 
@@ -76,7 +76,7 @@ fn append(store: &mut Store<Blocks>, pool: &Pool, block: u64, acknowledged: u64)
     });
 }
 
-/// Until nothing is left to do; at the end so many appends are told.
+/// Runs until nothing is left to do; by then this many appends were reported.
 fn drive(store: &mut Store<Blocks>, driver: &mut Direct, appended: u64) {
     let (mut actions, mut completed) = (Vec::new(), 0);
     store.run(&mut actions);

@@ -49,7 +49,7 @@ fn every_byte_that_a_device_promises_can_be_written() {
     let room = devices[0]["room"].as_u64().unwrap_or_else(|| panic!("{devices}"));
     assert!((256 << 20..768 << 20).contains(&room), "{room} of 1 GiB");
     let more = format!("{}KiB", (room >> 10) + 256);
-    // With the least log: that is what is told.
+    // The listed room is that for a volume with the smallest log.
     let create = ["volume", "create", "all", "--copies", "1", "--log", "32MiB", "--size"];
     let (code, text) = cluster.try_loadline(&[&create[..], &[&more]].concat());
     assert!(code != 0 && text.contains("add a device"), "{text}");

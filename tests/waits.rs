@@ -168,7 +168,7 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
         let line = "of volume d is disconnected: a request has waited for 3 s, and no node serves the volume";
         assert_eq!(logged.matches(line).count(), if stopped { 1 } else { 2 }, "{logged}");
         drop(store);
-        // One that asked for nothing has waited for nothing.
+        // A client without a request has waited for nothing.
         idle.wait_for(Duration::from_secs(20));
         idle.write(2, 3).expect("it is served again");
         if stopped {
@@ -178,7 +178,7 @@ fn a_client_is_disconnected_when_its_request_has_waited_for_as_long_as_is_set() 
     }
 }
 
-/// A node that claims a volume while its owner is stopped, and then dies, leaves an owner that has no reason to look at the configuration.
+/// A node that claims a volume while its owner is stopped, and then dies, leaves an owner that has no reason to read the configuration.
 #[test]
 fn an_owner_that_missed_a_claim_of_another_node_finds_it_in_the_configuration() {
     let cluster = Cluster::start(2);

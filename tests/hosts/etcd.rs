@@ -1,4 +1,4 @@
-//! The store as an etcd of three members, each on a host of its own, and a host from which the test looks at it and which no fault cuts.
+//! The store as an etcd of three members, each on a host of its own, and a host that no fault cuts, from which the test reads it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -184,7 +184,7 @@ impl Script {
         let mut random = Random::new(seed);
         let kind = KINDS[(seed % KINDS.len() as u64) as usize];
         let nodes = if random.one_in(4) { 4 } else { 3 };
-        // A single copy that goes back is lost, and no other can tell.
+        // If the device of a single copy goes back in time, no other copy can show it.
         let least = if matches!(kind, "restore" | "roll back") { 2 } else { 1 };
         let copies =
             |random: &mut Random| if random.one_in(10) { least } else { random.within(2, 3) as usize };

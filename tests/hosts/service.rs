@@ -176,7 +176,7 @@ pub(crate) fn judge(moments: &[Moment], volumes: &[Volume], ops: &[Op], end: Mic
         }
         hangs(moments, &expectations, end, number, &ops, &mut found);
         alone(moments, number, volume, &ops, end, &mut found);
-        // One of each kind is enough to look at.
+        // One of each kind is enough to report.
         let errors = ops.iter().filter(|op| matches!(op.outcome, Outcome::Error(_)));
         let count = errors.clone().count();
         if let Some(op) = errors.min_by_key(|op| op.ended) {

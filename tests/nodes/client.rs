@@ -123,7 +123,7 @@ pub(crate) fn silent(addresses: &[Ipv4Addr], count: usize) -> Vec<TcpStream> {
     (0..count).map(|number| connect(number).expect("the door is open")).collect()
 }
 
-/// Says what a client or a node does not say, at every door.
+/// Sends to every listener bytes that no client or node sends.
 pub(crate) fn misbehave(addresses: &[Ipv4Addr], volume: &str) {
     for address in addresses {
         // Something else, at the doors of clients, nodes and programs.
@@ -240,7 +240,7 @@ impl Filler {
         self.nbd.borrow_mut().ask(command::WRITE, mib * BLOCKS_OF_MIB, &data, &mut [])
     }
 
-    /// Writes until that is refused, for want of room. How many were written.
+    /// Writes until a write is refused because no room is left. Returns how many were written.
     pub(crate) fn fill(&mut self, most: u64) -> u64 {
         for mib in 0..most {
             if let Err(why) = self.write(mib) {

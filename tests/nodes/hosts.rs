@@ -1,5 +1,5 @@
 //! Nodes on hosts of their own: network namespaces at a bridge, in a namespace of the test's thread. Links between them are cut one way
-//! at a time, without anything being told: what is sent goes to an address that no host has.
+//! at a time, without an error: packets go to an address that no host has.
 //!
 //! It needs root; tests that use it are left out without ([`possible`]).
 

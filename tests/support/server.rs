@@ -111,7 +111,7 @@ struct Later {
 
 #[derive(Default)]
 struct Answers {
-    /// When, the cookie, and the bytes that were asked for.
+    /// When the request arrived, its cookie, and the requested bytes.
     due: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     /// There will be no more.
     ended: bool,

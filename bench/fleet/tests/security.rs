@@ -20,7 +20,7 @@ use serde_json::Value;
 const WAIT: TimeSpan = TimeSpan::seconds(20);
 const SOON: Duration = Duration::from_secs(5);
 
-/// A fleet of one worker, which `other` joins as a fake at the end, after it has done what it wants at the controller's port.
+/// A fleet of one worker, which `other` joins as a fake at the end, after its attacks on the controller's port.
 fn fleet_beside<T: Send + 'static>(other: impl FnOnce(SocketAddr) -> T + Send + 'static) -> (T, Events) {
     let events = Events::default();
     let done = run(async {
@@ -73,7 +73,7 @@ fn a_controller_refuses_a_workers_proof_that_a_program_in_the_middle_forwards() 
     let (answer, events) = fleet_beside(|controller| {
         let (listener, meet) = between(controller);
         let address = listener.local_addr().unwrap();
-        // A worker that believes every controller.
+        // A worker that trusts every controller.
         let worker = thread::spawn(move || {
             let mut wire = Wire::connect(address);
             let hello = hello("a");
@@ -304,7 +304,7 @@ fn connections_without_a_token_keep_no_worker_out() {
     drop(held);
 }
 
-/// Forwards bytes between a worker and its controller. Once told, it changes a bit of what goes one way.
+/// Forwards bytes between a worker and its controller. From a signal on, it changes a bit of what goes one way.
 struct Forwarder {
     address: SocketAddr,
     spoil: Arc<AtomicBool>,
@@ -352,7 +352,7 @@ fn with_a_bit_changed(in_orders: bool) -> (FleetError, (LossReason, String)) {
         let worker = thread::spawn(move || {
             let forwarder = Forwarder::start(here.address(), in_orders);
             let options = options(forwarder.address.to_string(), "a");
-            // What it tells first is that it has joined.
+            // Its first report is that it has joined.
             run_worker(options, &mut |_| forwarder.spoil.store(true, Ordering::Relaxed)).unwrap_err()
         });
         let fleet = Fleet::start(joined(1, WAIT), events.sink()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The worker itself: it measures what it is told, and does not outlive its controller.
+//! The worker itself: it carries out its orders, and does not outlive its controller.
 
 mod common;
 

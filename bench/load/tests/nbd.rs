@@ -137,7 +137,7 @@ fn time_spent_polling_for_a_server_on_this_host_is_not_counted_as_work() {
 
 // ---- servers that are none ------------------------------------------------------------------------------
 
-/// What a server says when it is asked for its disk: of one MiB, with these flags.
+/// The answer of a server with a disk of one MiB and these flags.
 fn hello(flags: u16) -> Vec<u8> {
     let mut said = Vec::new();
     let mut reply_with = |kind: u32, about: &[u8]| {

@@ -123,7 +123,7 @@ fn the_search_brackets_the_capacity_of_a_queue_in_95_of_100_runs_and_in_fewer_st
     let (mut right, mut steps) = (0, 0);
     for seed in 0..100 {
         let mut chance = Chance::new(seed);
-        // What a closed loop told beforehand, a few percent off.
+        // The figure of a closed loop beforehand, a few percent off.
         let most = SERVERS as f64 * 1e6 / SERVICE_US * (1.0 + 0.03 * chance.normal());
         let search = Search { scale: Scale::Real { most, width: 0.05, least: 0.0 }, repeats: 3 };
         let (found, took) = searched(search, |rate| queue_p99(rate, 150_000, &mut chance) <= LIMIT_US);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use loadline_study::read::read;
 use loadline_study::{Plan, Study};
 
-/// What a small machine is asked for, bytes.
+/// The most disk space that a study for a small machine may take, bytes.
 const SMALL_DISK: u64 = 20_000_000_000;
-/// And for how long, with whatever comes beside the steps.
+/// The longest time that such a study may take, with everything beside the steps.
 const SMALL_TIME: Duration = Duration::from_secs(15 * 60);
 /// What a step takes beside its phases, at the most: workers are prepared, and wait for each other.
 const BESIDE: Duration = Duration::from_millis(1_500);

@@ -39,7 +39,8 @@ fn nothing() -> DurableState {
     }
 }
 
-/// A message, and everything that the store is asked for is done at once. Whether the replica has reported that it is sealed.
+/// Gives the replica a message, and carries out all its commands to the store at once. Returns whether the replica has reported that it is
+/// sealed.
 fn step(replica: &mut Replica, now: Moment, event: Event<u8>) -> bool {
     let (mut sealed, mut events) = (false, vec![event]);
     while let Some(event) = events.pop() {

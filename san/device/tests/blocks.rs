@@ -42,7 +42,7 @@ impl Drop for Loop {
 fn a_block_device_is_used_alone() {
     let folder = tempfile::tempdir().unwrap();
     let Some(device) = Loop::over(&folder.path().join("file"), &[]) else { return };
-    // Programs of the system look at a new device, and lock it while they do.
+    // Programs of the system examine a new device, and lock it while they do.
     let log = DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap();
     assert!((log.bytes(), log.is_in_memory()) == (BYTES, false) && log.is_blank().unwrap());
     let error = DeviceFile::open(&device.0, SHORT).unwrap_err();

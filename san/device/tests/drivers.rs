@@ -352,7 +352,7 @@ fn a_ring_can_be_polled_beside_others() {
     epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, 1)).unwrap();
     let mut events = [EpollEvent::empty(); 4];
     assert_eq!(epoll.wait(&mut events, 0u16), Ok(0));
-    // More than are in flight at once: what waits is begun without being asked for.
+    // More I/Os than may be in flight at once: those that wait begin without another call.
     for token in 0..20 {
         let piece = Piece { area: Area::Log, at: 0, first: 0, blocks: 1 };
         uring.start(store, Token(token), IoRequest::Read(Reading { blocks: 1, pieces: vec![piece] }));

@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-/// A client that wants TLS, and sends this with its wish.
+/// A client that requests TLS, and sends these bytes with its request.
 fn starts_tls(before: &[Vec<u8>], behind: &[u8]) -> (Handshake, Result<Next, HandshakeError>) {
     let mut handshake = Handshake::default();
     handshake.offer_tls();

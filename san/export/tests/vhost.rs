@@ -98,7 +98,7 @@ fn the_other_side_is_told_when_it_wants_to_be_and_says_so_itself_when_it_is_to()
         guest.tell(say::SET_VRING_KICK, &0_u64.to_le_bytes(), &[kick]);
         assert_eq!(guest.session.next_queue_watch(), Some((0, QueueWatch::No)));
         assert!(matches!(guest.session.next_queue_watch(), Some((0, QueueWatch::By(_)))));
-        // It wants a notification of the first answer, or of the third.
+        // The client requests a notification of the first answer, or of the third.
         guest.memory.put(AVAILABLE + 4 + 2 * usize::from(SIZE), &0_u16.to_le_bytes());
         guest.serve().unwrap();
         assert_eq!(guest.call.read().unwrap(), 1);

@@ -343,7 +343,7 @@ fn noise(corpus: &Corpus, format: Format, random: &mut Random) -> Vec<u8> {
         return vec![0; length.max(least)];
     }
     let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
-    // With the right beginning, something else is looked at than the magic.
+    // With the right beginning, the decoder reads further than the magic.
     let begin = random.below(16).min(length);
     bytes[..begin].copy_from_slice(&corpus.one(format, random)[..begin]);
     bytes

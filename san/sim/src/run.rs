@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, seed: u64, left_out: Option<Rule>, trace: bool) 
     judge(world, drive)
 }
 
-/// Drives a cluster, and says what has come of it. A panic is a finding like any other: assertions are oracles too.
+/// Drives a cluster, and returns the result. A panic is a finding like any other: assertions are oracles too.
 pub(crate) fn judge(mut world: World, drive: impl FnOnce(&mut World) -> bool) -> Verdict {
     let driven = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive(&mut world)));
     let lost = driven.unwrap_or_else(|panic| {

@@ -26,7 +26,7 @@ pub struct Settings {
     pub blocks: u64,
     /// Replicas in sync that writes need.
     pub least: u32,
-    /// Clients, each of which wants the volume at its own node.
+    /// Clients, each of which attaches the volume at its own node.
     pub tenants: usize,
     /// Requests of a client at once.
     pub depth: usize,

@@ -166,7 +166,7 @@ pub fn challenge(wire: &mut Wire, token: &str) -> Proven {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Its connection ends in the second second, after it told of lost writes.
+    /// Its connection ends in the second second, after it reported lost writes.
     Dies,
     /// It says nothing from the second second on, and keeps its connection.
     Hangs,
@@ -211,12 +211,12 @@ impl Fake {
         thread::spawn(move || Fake::join(address, name, fault).work())
     }
 
-    /// Works until it is told to go, or its connection ends.
+    /// Works until it is dismissed, or its connection ends.
     pub fn work(mut self) {
         while let Ok(true) = self.turn() {}
     }
 
-    /// One turn of work. `false`: it was told to go.
+    /// One turn of work. `false`: it was dismissed.
     pub fn turn(&mut self) -> std::io::Result<bool> {
         if self.hangs() {
             thread::sleep(Duration::from_millis(50));
@@ -334,7 +334,7 @@ pub fn joined(workers: u32, wait: TimeSpan) -> FleetSpec {
     spec
 }
 
-/// Collects events, and tells the controller's address as soon as there is one.
+/// Collects events, and sends the controller's address as soon as there is one.
 #[derive(Clone, Default)]
 pub struct Events(Arc<Mutex<Vec<FleetEvent>>>);
 
@@ -367,7 +367,7 @@ impl Events {
         })
     }
 
-    /// The seconds of hosts that were told.
+    /// The seconds of hosts that were reported.
     pub fn host_seconds(&self) -> Vec<i64> {
         let second = |event| match event {
             FleetEvent::HostSecond { second, .. } => Some(second.second),

@@ -41,7 +41,7 @@ pub(crate) fn record() -> Record {
     }
 }
 
-/// A volume at node 1, which has asked for the record.
+/// A volume at node 1, which has requested the record.
 pub(crate) fn volume() -> (Volume<u8>, Vec<Action<u8>>) {
     let mut volume = Volume::new(owner(1), VOLUME, Times::of_lease(LEASE_NS), 1, NOW);
     let mut out = Vec::new();

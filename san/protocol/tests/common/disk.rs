@@ -137,7 +137,7 @@ impl SideLists {
         encode_side(&self.ranges, &self.tombstones).expect("it can be written")
     }
 
-    /// What the page says of it.
+    /// The facts about it in the replica's page.
     pub(crate) fn side(&self) -> Side {
         let (ranges, tombstones) = (self.ranges.len() as u32, self.tombstones.len() as u32);
         Side { version: 1, ranges, tombstones, crc: side_crc(&self.bytes()) }
@@ -204,7 +204,7 @@ const SAID: usize = 20;
 impl Lain {
     pub(crate) const ALL: [Lain; 5] = [Lain::Superblock, Lain::Use, Lain::State, Lain::Side, Lain::Slot];
 
-    /// Bytes that its decoder looks at, at least.
+    /// The least number of bytes that its decoder reads.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Lain::Superblock | Lain::State => PAGE,

@@ -1,4 +1,4 @@
-//! Schedules in which a device has lost what it had, or a person goes on with what is left.
+//! Schedules in which a device has lost what it had, or a person continues with what is left.
 
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::layout::GroupIndex;
@@ -116,7 +116,7 @@ pub(super) fn recover(world: &mut World, node: usize, survivor: ReplicaId) {
     world.step_volume(node, Event::Command(VolumeCommand::Recover { record, survivors, promised: Epoch(0) }));
 }
 
-/// The only copy has lost its last entry; a person goes on with it.
+/// The only copy has lost its last entry; a person continues with it.
 pub(super) fn forced_and_short(world: &mut World) {
     let replica = members(world)[0];
     let (home, owner) = (world.home(replica), 1 - world.home(replica));
@@ -136,7 +136,7 @@ pub(super) fn forced_and_short(world: &mut World) {
     world.lost_writes.clear();
 }
 
-/// A record of the only copy's log is corrupt; a person goes on with what is left.
+/// A record of the only copy's log is corrupt; a person continues with what is left.
 pub(super) fn forced_and_corrupt(world: &mut World) {
     world.keeps_log = true;
     let replica = members(world)[0];
@@ -158,7 +158,7 @@ pub(super) fn forced_and_corrupt(world: &mut World) {
     world.must(!world.waits(1), "it is read");
 }
 
-/// A person goes on with one copy while the other, which has more, is away. When it comes back it is emptied first.
+/// A person continues with one copy while the other, which has more, is away. When that copy returns, it is emptied first.
 pub(super) fn forced_and_the_other_lives(world: &mut World) {
     let replicas = members(world);
     let (left, other) = (replicas[0], replicas[1]);
@@ -181,7 +181,7 @@ pub(super) fn forced_and_the_other_lives(world: &mut World) {
     world.check_rest();
 }
 
-/// The last member is lost for good, and a person decides to go on with one that had departed before.
+/// The last member is lost for good, and a person decides to continue with one that had departed before.
 pub(super) fn forced(world: &mut World) {
     world.begin(0);
     world.part(0, 1);
@@ -235,8 +235,8 @@ pub(super) fn loses_writes(world: &mut World) {
     world.must(world.serves(0), "it was taken over");
 }
 
-/// The order to go on with a damaged store comes again, to a later life of the process: by then it has lost more, and another
-/// copy is whole.
+/// The order to continue with a damaged store arrives again, to a later life of the process: by then it has lost more, and
+/// another copy is whole.
 pub(super) fn late_salvage(world: &mut World) {
     world.keeps_log = true;
     let replicas = members(world);
@@ -354,7 +354,7 @@ pub(super) fn loss_while_sealing(world: &mut World) {
     world.must(!world.serves(bare), "it waits for the one that has lost nothing");
 }
 
-/// The configuration store forgets that the volume has grown; a person goes on with one copy, and the volume grows again.
+/// The configuration store loses the growth of the volume; a person continues with one copy, and the volume grows again.
 pub(super) fn grown_again(world: &mut World) {
     let grow = |world: &mut World, node: usize| {
         world.step_volume(node, Event::Command(VolumeCommand::Grow { blocks: 64, added: vec![] }));

@@ -1,4 +1,4 @@
-//! Schedules in which a client asks what blocks hold.
+//! Schedules in which a client requests what blocks hold.
 
 use loadline_san_core::ids::ReplicaId;
 
@@ -34,7 +34,7 @@ pub(super) fn only_in_the_log(world: &mut World) {
     world.must(!world.waits(0), "the map is answered");
 }
 
-/// An owner asks and is stopped. When it gets the answer, another owner has written.
+/// An owner requests a map and is stopped. When it gets the answer, another owner has written.
 pub(super) fn late(world: &mut World) {
     let (homes, bare) = nodes(world);
     let (old, new) = (bare[0], bare[1]);

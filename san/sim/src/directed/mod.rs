@@ -108,13 +108,13 @@ impl World {
         self.must(holds(self), "it waited in vain");
     }
 
-    /// A client is at this node from now on, and wants the volume there.
+    /// A client is at this node from now on, and the volume is attached there.
     fn place(&mut self, tenant: usize, node: usize) {
         self.tenants[tenant].node = Some(node);
         self.step_volume(node, Event::Attach);
     }
 
-    /// A client asks for the first block.
+    /// A client requests the first block.
     fn ask_first(&mut self, tenant: usize, what: Operation) {
         let node = self.tenants[tenant].node.expect("it is somewhere");
         self.ask_for(tenant, node, what, 0, 8);

@@ -1,4 +1,4 @@
-//! Schedules in which two want the volume: leases, takeovers, and what the configuration store knows of it.
+//! Schedules in which two nodes claim the volume: leases, takeovers, and the record in the configuration store.
 
 use loadline_san_core::history::MOST_CLAIMS;
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
@@ -276,8 +276,8 @@ pub(super) fn forked_and_restarted(world: &mut World) {
     go_on_with(world, 0);
 }
 
-/// An owner without a copy goes on without the second copy, is stopped, and begins another life on the record from before, with that
-/// copy: in both histories the same node owned the volume, in other lives of its process.
+/// An owner without a copy continues without the second copy, is stopped, and begins another life on the record from before, with
+/// that copy: in both histories the same node owned the volume, in other lives of its process.
 pub(super) fn forked_between_lives(world: &mut World) {
     let homes: Vec<usize> = world.record().homes.values().map(|node| node.0 as usize).collect();
     let (first, second) = (homes[0], homes[1]);
@@ -288,7 +288,7 @@ pub(super) fn forked_between_lives(world: &mut World) {
     world.ask_first(0, Operation::Write);
     world.pass_until(6_000, |world| !world.waits(0));
     world.must(world.record().groups[0].in_sync.len() == 1, "the second copy is excluded");
-    // Until the copy that goes on has durably a commit point of the epoch that it goes on with.
+    // Until the copy that continues has durably a commit point of the epoch with which it continues.
     world.pass(500);
     world.detach(outside);
     world.tenants[0].node = None;
@@ -332,7 +332,7 @@ pub(super) fn forked_and_started_again(world: &mut World) {
     go_on_with(world, 0);
 }
 
-/// A person goes on with the copy of a node, by force.
+/// A person recovers the volume by force from the copy of a node.
 fn go_on_with(world: &mut World, node: usize) {
     let home = |replica: &&ReplicaId| world.home(**replica) == node;
     let survivor = *world.record().homes.keys().find(home).expect("it has a copy");

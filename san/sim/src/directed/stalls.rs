@@ -143,7 +143,7 @@ pub(super) fn store_away(world: &mut World) {
     world.ask_first(0, Operation::Write);
     world.pass(20);
     world.must(!world.waits(0), "it is written");
-    // The replica is nowhere: it never comes back.
+    // The replica does not exist, so it never returns.
     world.cut_from_config.clear();
     world.pass(200);
     world.step_volume(

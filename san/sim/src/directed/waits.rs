@@ -86,7 +86,7 @@ pub(super) fn hung_read(world: &mut World) {
     world.must(!world.waits(0), "the read has ended: no other replica has the block");
 }
 
-/// The source takes longer than one waits before one asks again.
+/// The source takes longer than the owner waits before it sends the request again.
 pub(super) fn slow_source(world: &mut World) {
     let (_, source, target, owner) = places(world);
     world.begin(owner);
@@ -123,8 +123,8 @@ pub(super) fn struck_off(world: &mut World) {
     world.must(!world.record().homes.contains_key(&replicas[1]), "it is struck off");
 }
 
-/// The only member's process starts anew, and an old greeting makes it believe in a session that its owner has never begun
-/// with it.
+/// The only member's process starts anew, and an old greeting makes it open a session that its owner has never begun with
+/// it.
 pub(super) fn only_member(world: &mut World) {
     let home = world.home(*world.record().groups[0].in_sync.first().expect("there is one"));
     let owner = 1 - home;
@@ -164,7 +164,7 @@ pub(super) fn half_reached(world: &mut World) {
     world.pass_until(5_000, |world| (0..4).any(|node| node != homes[0] && world.serves(node)));
 }
 
-/// A node steps down, and its clients go on elsewhere. When it reaches the store again it leaves them alone.
+/// A node steps down, and its clients continue elsewhere. When the node reaches the store again, it does not disturb them.
 pub(super) fn moved(world: &mut World) {
     world.begin(0);
     world.cut_from_config.insert(0);

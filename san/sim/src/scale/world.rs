@@ -64,13 +64,14 @@ pub(super) enum Happening {
     Called(usize, u64, Call, bool),
     /// A node has had no notice of a change for a while.
     Poll(usize, u64),
-    /// A node goes on asking; it has something that it knows already for volumes that have asked since; it answers another node.
+    /// The next steps of questions through the store: a node polls again, reports a known answer to volumes that have asked since, or
+    /// answers another node.
     Ask(usize, u64),
     Known(usize, u64),
     Answers(usize, u64, Reached),
     /// The client of a volume does something.
     Client(usize),
-    /// A node looks for copies that are to move.
+    /// A node searches for copies that are to move.
     Move(usize, u64),
 }
 

@@ -14,7 +14,7 @@ impl World {
         self.cut_from_config.contains(&node) || self.is_out(node) && self.lasting.cut_from_config
     }
 
-    /// A node's process asks.
+    /// A node's process calls the store.
     pub(crate) fn ask(&mut self, node: usize, life: u64, question: Question) {
         if self.is_cut_from_config(node) || self.rng.chance(self.weather.config_loses) {
             return;

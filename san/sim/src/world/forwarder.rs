@@ -106,7 +106,7 @@ pub(crate) enum Step {
     PingDue(usize),
     Ping(usize),
     Pong(usize),
-    /// The owner looks when it received the last ping.
+    /// The owner checks when it received the last ping.
     Check(usize),
     /// The kernel sends what is queued.
     Flow(usize),
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Whether the forwarding node of a client is stopped: then nothing that the client asks for reaches it.
+    /// Whether the forwarding node of a client is stopped: then no request of the client reaches it.
     pub(crate) fn forwarder_is_stopped(&self, number: usize) -> bool {
         self.nodes[self.session_of(number).from].paused.is_some()
     }

@@ -84,7 +84,7 @@ impl World {
         record.groups.iter().any(|group| 2 * group.in_sync.iter().filter(here).count() > group.in_sync.len())
     }
 
-    /// All clients want the volume at this node.
+    /// All clients attach the volume at this node.
     fn move_clients(&mut self, node: usize) {
         for index in 0..self.tenants.len() {
             if let Some(now) = self.tenants[index].node.filter(|now| *now != node) {

@@ -33,7 +33,7 @@ pub(crate) struct Restored {
     holds: Record,
     /// A person has ordered a recovery by force.
     recovering: bool,
-    /// A stale member goes on from the older record.
+    /// A stale member continues from the older record.
     branch: bool,
 }
 
@@ -178,7 +178,7 @@ impl World {
         record.is_some_and(|record| self.branches.contains(&record.made_by))
     }
 
-    /// A record is about to be committed. Whether it goes on with a branch: nothing that was acknowledged may be lost by it.
+    /// A record is about to be committed. Checks whether it continues a branch: no acknowledged write may be lost by it.
     pub(crate) fn goes_on_with_branch(&mut self, record: &Record) -> bool {
         let Some(Restored { holds, recovering, branch: true }) = &mut self.restored else { return false };
         // A recovery ends it.
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// A person goes on with this replica of the first group.
+    /// A person continues with this replica of the first group.
     pub(crate) fn recover_from(&mut self, node: usize, survivor: ReplicaId) {
         self.forced = true;
         self.restored.as_mut().expect("it went back").recovering = true;

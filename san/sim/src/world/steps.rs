@@ -1,4 +1,4 @@
-//! What processes do: a replica, a store or a volume takes a step, and what it wants is done.
+//! What processes do: a replica, a store or a volume takes a step, and its actions are carried out.
 
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::message::{FromOwner, ToReplica};

@@ -1,4 +1,4 @@
-//! A client of the volume: a virtual machine that wants it at its own node, and moves.
+//! A client of the volume: a virtual machine that attaches it at its own node, and moves.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ pub(crate) struct Tenant {
     /// And may ask.
     let_in: bool,
     pub(crate) outstanding: BTreeMap<RequestId, Outstanding>,
-    /// It asks for nothing more.
+    /// It sends no more requests.
     pub(crate) done: bool,
     /// Not before this does it go anywhere.
     pub(crate) not_before: Time,
-    /// The connection over which another node forwards what it asks for.
+    /// The connection over which another node forwards its requests.
     pub(crate) through: Option<usize>,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct Outstanding {
     /// What of it can be judged.
     pub(crate) sector: u64,
     pub(crate) sectors: u64,
-    /// Where what it asks for ends.
+    /// The end of the range of its requests.
     pub(crate) end: u64,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -87,7 +87,7 @@ impl Outstanding {
         format!("{what} of sectors {}..{} at n{}", self.sector, self.end, self.node)
     }
 
-    /// Whether it writes to a group that has fewer replicas in sync than the policy asks for: as it should, it waits.
+    /// Whether it writes to a group that has fewer replicas in sync than the policy requires: then the write waits, as it should.
     pub(crate) fn is_held(&self, record: &Record) -> bool {
         let short = |block: u64| {
             let (group, _) = record.layout.locate(block);
@@ -103,7 +103,7 @@ impl Tenant {
         Tenant::default()
     }
 
-    /// What it asks for goes over this connection to the owner, at this node.
+    /// Its requests go over this connection to the owner, at this node.
     pub(crate) fn is_forwarded(&mut self, owner: usize, connection: usize) {
         (self.node, self.let_in, self.through) = (Some(owner), true, Some(connection));
     }
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// A client asks for this.
+    /// A client sends this request.
     pub(crate) fn ask_for(&mut self, index: usize, node: usize, what: Operation, sector: u64, count: u64) {
         self.requests += 1;
         let id = RequestId(index as u64 * APART + self.requests);

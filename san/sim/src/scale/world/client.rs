@@ -12,7 +12,7 @@ use crate::time::{MS, Time};
 
 /// From one write of a client to its next one.
 pub(in crate::scale) const PERIOD: Time = 1_000 * MS;
-/// How often a client that has no connection looks where its volume is served.
+/// How often a client without a connection searches for the node that serves its volume.
 const LOOKS: Time = 10 * MS;
 
 /// Where a client is.
@@ -20,7 +20,7 @@ const LOOKS: Time = 10 * MS;
 enum Place {
     #[default]
     Nowhere,
-    /// The node was told that a client comes.
+    /// A client was announced to the node.
     Coming(usize),
     At(usize),
 }
@@ -46,7 +46,7 @@ pub(in crate::scale) struct Client {
 }
 
 impl Client {
-    /// A node was told that it comes.
+    /// The client was announced to a node.
     pub(in crate::scale) fn comes_to(&mut self, node: usize) {
         self.place = Place::Coming(node);
     }

@@ -106,7 +106,7 @@ pub(in crate::scale) fn record_bytes(record: &Record) -> u64 {
 }
 
 impl Calls {
-    /// Adds a call. A volume that asks again for what waits already gets one answer.
+    /// Adds a call. If a volume repeats a call that waits already, it gets one answer.
     fn add(&mut self, call: Call) {
         let queue = match &call {
             Call::Read(..) | Call::Propose(..) => &mut self.records,

@@ -12,7 +12,7 @@ use super::{BLOCKS, Happening, World};
 use crate::store::new_store;
 use crate::time::{MS, Time};
 
-/// From one look at what is to move to the next.
+/// The time from one search for copies to move to the next.
 pub(in crate::scale) const STEP: Time = 300 * MS;
 
 const GROUP: GroupIndex = GroupIndex(0);
@@ -29,11 +29,11 @@ pub(in crate::scale) struct Successor {
 enum Stage {
     /// It is in the catalog, and its node makes it.
     Wanted,
-    /// It is durable on its device, and the catalog says so.
+    /// It is durable on its device, and the catalog records that.
     Ready,
-    /// The volume was told to take it in.
+    /// The volume got the command to add it.
     Added,
-    /// It is in sync, and the volume was told to forget the old one.
+    /// It is in sync, and the volume got the command to remove the old one.
     Instead,
     /// The catalog does not name the old one any more.
     Done,

@@ -1,4 +1,4 @@
-//! A node's process: a state machine for each volume of which it has a copy, one for each copy, and what these want done.
+//! A node's process: a state machine for each volume of which it has a copy, one for each copy, and the actions of these.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -13,7 +13,7 @@ use crate::time::{MS, Time};
 
 /// How often a node reads answers while it waits for them.
 const POLL_ANSWERS: Time = 40 * MS;
-/// A node that does not accept a connection for so long is not reached; of the node that asks, sooner.
+/// A node that does not accept a connection within this time counts as not reached; the asking node sooner.
 const REACHES: Time = 250 * MS;
 const REACHES_ASKER: Time = 100 * MS;
 /// What a node has answered is worth something for so long.
@@ -31,7 +31,7 @@ struct Pending {
     within: Time,
 }
 
-/// What one node asks.
+/// The questions of one node.
 #[derive(Debug, Default)]
 pub(in crate::scale) struct Asking {
     wanted: BTreeMap<usize, Time>,
@@ -56,7 +56,7 @@ impl World {
         self.nodes[node].process.as_mut().map(|process| &mut process.asking)
     }
 
-    /// A volume wants these nodes to be asked, which have so long to answer.
+    /// Asks these nodes for a volume. They have this long to answer.
     pub(in crate::scale) fn want(&mut self, node: usize, of: &[NodeId], within: Time) {
         let now = self.now;
         let Some(process) = &mut self.nodes[node].process else { return };

@@ -9,7 +9,7 @@ impl Rig {
         Rig { store, disk, submitted: Vec::new(), completions: Vec::new(), appended: 0, unreadable }
     }
 
-    /// The device does the first of what it is asked for that is this. False if there is none.
+    /// The device carries out its first waiting I/O of this kind. Returns false if there is none.
     pub(super) fn do_one(&mut self, which: impl Fn(&IoRequest<Blocks>) -> bool) -> bool {
         let Some(index) = self.submitted.iter().position(|(_, request)| which(request)) else { return false };
         let (token, request) = self.submitted.remove(index);
