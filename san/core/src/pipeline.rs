@@ -21,7 +21,7 @@ use crate::rule::{Rule, left_out};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Nonsense {
     /// It reports entries that were never issued.
-    #[error("{replica} says that all is durable up to entry {said}, and {issued} were issued")]
+    #[error("{replica} reports entries up to {said} as durable, and {issued} were issued")]
     Beyond {
         /// The replica that reports it.
         replica: ReplicaId,
@@ -32,7 +32,7 @@ pub enum Nonsense {
     },
     /// It has lost entries that it had reported as durable: it is damaged.
     #[error(
-        "{replica} has entries up to {said}, and had said that all up to {durable} are durable: it lost some"
+        "{replica} has entries up to {said}, and had reported entries up to {durable} as durable: it has lost some"
     )]
     Lost {
         /// The replica that reports it.

@@ -64,7 +64,7 @@ pub enum Failure {
     #[error("the volume is not attached at this node: attach it first")]
     NotAttached,
     /// There are [`MOST_REQUESTS`] already. Nothing was done.
-    #[error("the volume has {MOST_REQUESTS} requests waiting: ask again when some have been answered")]
+    #[error("the volume has {MOST_REQUESTS} requests waiting: send it again when some have been answered")]
     TooMany,
     /// The request writes more at once than the volume's logs allow. Nothing was done.
     #[error(
@@ -256,7 +256,7 @@ pub enum Action<D> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommandError {
     /// Another node owns the volume, or none does.
-    #[error("this node does not own the volume: ask the one that does")]
+    #[error("this node does not own the volume: run the command at the node that does")]
     NotOwner,
     /// The volume is in use at this node.
     #[error("the volume is active here: detach it first, if what is left of it is not what should be")]

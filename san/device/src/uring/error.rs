@@ -14,7 +14,7 @@ pub enum UringError {
         error: io::Error,
     },
     /// Too little or too much of something.
-    #[error("{number} {what} are asked for, and 1 to 4096 can be: ask for as many")]
+    #[error("{number} {what} are requested: request 1 to 4096")]
     Options {
         /// The name of what is counted, in the plural.
         what: &'static str,
