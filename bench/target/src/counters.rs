@@ -37,7 +37,7 @@ pub struct NodeCounters {
     pub front_errors: u64,
     /// Writes to the logs of its replicas, each of one write of a client or of several.
     pub log_writes: u64,
-    /// Bytes of them: data, headers, and what a replica keeps of itself.
+    /// Bytes of them: data, headers, and the metadata of a replica.
     pub log_write_bytes: u64,
     /// Bytes that its replicas wrote to where data stays: what was destaged, and the slots that say what is where.
     pub capacity_write_bytes: u64,

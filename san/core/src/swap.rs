@@ -86,7 +86,7 @@ pub enum WentBack {
         other: Owner,
     },
     /// A record that no swap makes.
-    #[error("the store holds a record that cannot be: {0}")]
+    #[error("the store holds an impossible record: {0}")]
     Broken(String),
 }
 

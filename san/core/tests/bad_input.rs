@@ -503,7 +503,7 @@ fn a_record_that_cannot_be_stops_the_volume() {
     assert_eq!(volume.status(), Status::Blocked);
     assert_eq!(
         volume.blocked().unwrap().to_string(),
-        "the store holds a record that cannot be: replica 3 of group 0 is at no node"
+        "the store holds an impossible record: replica 3 of group 0 is at no node"
     );
 }
 

@@ -346,7 +346,7 @@ impl Blocks {
         Blocks { start: NonNull::dangling(), blocks, home: Home::Elsewhere(sums) }
     }
 
-    /// They were read to the memory of a waiting request: their bytes are not to be had here.
+    /// The blocks were read into the memory of a waiting request, so their bytes are not available here.
     pub fn are_elsewhere(&self) -> bool {
         matches!(self.home, Home::Elsewhere(_))
     }

@@ -60,7 +60,7 @@ fn what_could_not_be_made_leaves_nothing() {
         let path = folder.path().join("device");
         for bytes in [u64::MAX, 1 << 62] {
             let error = DeviceFile::create(&path, bytes).unwrap_err();
-            assert!(error.to_string().contains("made as long as that"), "{error}");
+            assert!(error.to_string().contains("given its full size"), "{error}");
             assert!(!path.exists());
         }
         assert!(DeviceFile::create(&folder.path().join("no/such/folder"), 512).is_err());

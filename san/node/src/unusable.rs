@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Unusable {
     /// Its start found that it has lost something: this. It is emptied and copied in full where others have its data.
     Damaged(String),
-    /// Its device, or what the device keeps of itself, cannot be read or written: the device is to be replaced.
+    /// Its device, or the metadata of the device, cannot be read or written: the device is to be replaced.
     Failed(String),
     /// It is not opened for another reason, which a person has to remove.
     NotUsed(String),

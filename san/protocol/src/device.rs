@@ -21,7 +21,7 @@ use crate::field::{FieldError, Wire, require};
 use crate::header::ClusterId;
 use crate::log::SECTOR;
 
-/// Bytes of a page: a superblock has one, and so has what a replica keeps of itself.
+/// Bytes of a page: a superblock has one, and so has the metadata of a replica.
 pub const PAGE: usize = 4096;
 /// The version of superblocks and chunk tables that this program writes. There is no other yet.
 pub const DEVICE_VERSION: u16 = 1;

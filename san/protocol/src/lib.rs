@@ -17,7 +17,7 @@
 //! | [`record`] | a volume's record in the configuration store |
 //! | [`log`] | the header of a record in a replica's log |
 //! | [`device`] | what a device begins with, and where everything on it is |
-//! | [`state`] | what a replica keeps of itself |
+//! | [`state`] | the metadata of a replica |
 //! | [`slot`] | what an extent has |
 //! | [`part`] | what several of these are made of |
 //! | [`field`] | values that cannot be |

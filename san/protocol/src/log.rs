@@ -204,7 +204,7 @@ pub enum LogFault {
         /// What was expected.
         ours: ReplicaId,
     },
-    /// It is of a former time of this log, or of a time that never was.
+    /// The record is of a former generation of this log, or of one that never existed.
     #[error(
         "a log record is of generation {stated}, and {from} to {to} are expected: it was left here by a former life"
     )]

@@ -1,4 +1,4 @@
-//! What a replica keeps of itself, besides its log and its extents: one page, and side pages for lists that are too long for it.
+//! The metadata of a replica, besides its log and its extents: one page, and side pages for lists that are too long for it.
 //!
 //! ```text
 //! page: fields 204 B │ truncations │ holes │ zeroes

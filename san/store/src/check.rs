@@ -84,7 +84,7 @@ pub struct Checked {
 }
 
 impl<D: Data> Store<D> {
-    /// What the replica keeps of itself.
+    /// The metadata of the replica.
     pub fn state(&self) -> &ReplicaState {
         &self.meta.state
     }

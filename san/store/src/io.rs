@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Which of a replica's two devices. They may be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Area {
-    /// The fast one: the log, and what the replica keeps of itself.
+    /// The fast one: the log, and the metadata of the replica.
     Log,
     /// The large one: extents.
     Capacity,

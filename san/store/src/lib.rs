@@ -1,4 +1,4 @@
-//! One replica on one device: a log that is also its write-back cache, extents with checksums, and what it keeps of itself.
+//! One replica on one device: a log that is also its write-back cache, extents with checksums, and its metadata.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -12,7 +12,7 @@
 //! | `map` | what blocks hold, without reading them |
 //! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
-//! | `replica_meta` | what a replica keeps of itself |
+//! | `replica_meta` | the metadata of a replica |
 //!
 //! The rules are in `docs/explanation/san-rules.md`, *On the device*; the formats in `docs/reference/protocol.md`.
 

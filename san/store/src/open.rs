@@ -37,7 +37,7 @@ pub struct NewReplica {
     pub id: Identity,
     /// Blocks of its group, at most.
     pub blocks: u64,
-    /// Bytes of its log, with what it keeps of itself. It gets whole chunks of the device.
+    /// Bytes of its log, with its metadata. It gets whole chunks of the device.
     pub log_bytes: u64,
     /// Blocks of data that an owner will have in flight for this group at any time: written, and not acknowledged. All of
     /// them may be in the log, of several owners that have died one after the other, and cannot be destaged.
@@ -70,8 +70,8 @@ pub enum OpenError {
     /// It is not on this device.
     #[error("{0} is not on this device")]
     Unknown(ReplicaId),
-    /// What it keeps of itself is gone.
-    #[error("what {replica} keeps of itself cannot be used: {why}")]
+    /// The metadata of the replica is gone.
+    #[error("the metadata of {replica} cannot be used: {why}")]
     Lost {
         /// The replica whose metadata is lost.
         replica: ReplicaId,

@@ -1,4 +1,4 @@
-//! What a replica keeps of itself: its page, twice, and its side pages (lists that do not fit in the page).
+//! The metadata of a replica: its page, twice, and its side pages (lists that do not fit in the page).
 //!
 //! ```text
 //! log chunks │ page │ page again │ side, even │ side, odd │ ring … │
@@ -313,7 +313,7 @@ impl ReplicaMeta {
             }
         }
         self.state.version += 1;
-        self.page = Sector::of(&self.state.encode().expect("what a replica keeps of itself was checked"));
+        self.page = Sector::of(&self.state.encode().expect("the metadata of a replica was checked"));
         self.flight = Some(Flight { change: self.changes, step, out: false });
     }
 

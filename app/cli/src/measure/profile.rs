@@ -184,7 +184,7 @@ fn show(invocation: &Invocation) {
         print_line!();
         match printed {
             Ok(printed) => print_line!("{tool}:\n  {}", printed.to_string().replace('\n', "\n  ")),
-            Err(error) => print_line!("{tool}: cannot say it: {error}"),
+            Err(error) => print_line!("{tool}: cannot express this load: {error}"),
         }
     }
 }

@@ -259,14 +259,14 @@ pub enum CommandError {
     #[error("this node does not own the volume: run the command at the node that does")]
     NotOwner,
     /// The volume is in use at this node.
-    #[error("the volume is active here: detach it first, if what is left of it is not what should be")]
+    #[error("the volume is active here: to continue with other copies, detach it first")]
     Active,
     /// No other replica of the group answers.
     #[error("no other replica of its group answers beside {0}: wait until another is in sync and reachable")]
     Needed(ReplicaId),
     /// Another node has taken the volume over. Its record shows whether the change was made.
     #[error(
-        "another node has taken the volume over: look at the volume, and repeat the command there if it was not carried out"
+        "another node has taken the volume over: check the volume, and repeat the command there if it was not carried out"
     )]
     Superseded,
     /// Another change has not been decided yet.

@@ -24,7 +24,7 @@ impl DeviceFile {
             _ => fail("made")(error),
         })?;
         let opened = reserve(&file, bytes)
-            .map_err(fail("made as long as that"))
+            .map_err(fail("given its full size"))
             .and_then(|()| file.sync_all().map_err(fail("made durable")))
             .and_then(|()| sync_folder_of(path).map_err(fail("made durable, with its folder")))
             .and_then(|()| DeviceFile::open(path, Duration::ZERO));

@@ -79,7 +79,7 @@ pub enum HandshakeError {
     #[error("it does not speak fixed newstyle NBD (flags {0:#x})")]
     Flags(u32),
     /// It does not follow the protocol.
-    #[error("an option begins with {0:#018x}, which is no NBD")]
+    #[error("an option begins with {0:#018x}, and not with the magic number of NBD")]
     Magic(u64),
     /// It sends too much.
     #[error("an option of {0} bytes; {MOST_SKIPPED} are the most")]
@@ -91,7 +91,7 @@ pub enum HandshakeError {
     #[error("it sent {0} bytes before TLS began")]
     BeforeTls(usize),
     /// The old way of choosing has no other answer.
-    #[error("it chose an export that is not to be had: {0}")]
+    #[error("it chose an export that cannot be used: {0}")]
     Refused(String),
 }
 

@@ -58,7 +58,7 @@ pub enum SessionError {
     Rest,
     /// What is in flight takes too long.
     #[error(
-        "it ends a queue, and requests in flight are not done after 30 s: it finds them again when it comes again"
+        "it ends a queue, and requests in flight are not done after 30 s: it finds them when it connects again"
     )]
     Drain,
     /// The system has no memory.

@@ -45,7 +45,7 @@ pub(super) struct Life<'a> {
     failed: bool,
     /// It destages when the log is full, and not before.
     lazy: bool,
-    /// What the replica keeps of itself takes long to be written.
+    /// The metadata of the replica takes long to be written.
     slow_pages: bool,
     /// Writes of a former life that land in this one. With rule DWait there are none.
     pub(super) late: Vec<Rc<Writing<Blocks>>>,
@@ -487,7 +487,7 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Whether it writes a page of what the replica keeps of itself.
+/// Whether it writes a page of the metadata of the replica.
 fn is_page(request: &IoRequest<Blocks>) -> bool {
     let is_page = |writing: &Writing<Blocks>| writing.area == Area::Log && writing.length() == PAGE as u64;
     matches!(request, IoRequest::Write(writing) if is_page(writing))

@@ -1,6 +1,6 @@
 //! A simulated disk: sectors that are written, and what of them a loss of power leaves.
 //!
-//! Data is kept as values, and what a store keeps of itself as bytes. What is corrupt lies over what was written, so that an
+//! Data is kept as values, and the metadata of a store as bytes. What is corrupt lies over what was written, so that an
 //! oracle can still see that.
 
 use std::collections::BTreeMap;

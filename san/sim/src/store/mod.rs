@@ -131,7 +131,7 @@ pub(crate) fn open_disk<D: Disk>(
 fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, DurableState) {
     let two = disk.is_two();
     let (store, found, _) =
-        open_disk(disk, two, replica, SETTINGS).expect("what a replica keeps of itself is whole");
+        open_disk(disk, two, replica, SETTINGS).expect("the metadata of a replica is whole");
     (store, found)
 }
 
@@ -572,7 +572,7 @@ impl Store {
         self.fall_asleep();
     }
 
-    /// Where what the replica keeps of itself is, and what that is.
+    /// Where the metadata of the replica is, and what that is.
     fn pages(&mut self) -> (u64, state::ReplicaState) {
         let space = Space::load(&mut self.disk, Area::Log, Some(CLUSTER)).expect("the device is well");
         let (at, _) = space.log_of(self.replica).expect("it is here");
