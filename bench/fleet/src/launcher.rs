@@ -50,7 +50,7 @@ pub struct FleetOptions {
 /// Places of a fleet for workers that are started elsewhere, with `loadline worker --join`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenPlaces {
-    /// How many. At least 1.
+    /// The number of places, at least 1.
     pub workers: u32,
     /// How long the controller waits at its start until all are taken.
     pub wait: TimeSpan,
@@ -106,7 +106,7 @@ pub trait FleetKind: Sized {
 pub(crate) struct LaunchContext {
     /// Where the controller listens.
     pub(crate) controller: SocketAddr,
-    /// What workers prove that they have. It must not stand on a command line, which every user of a host can read.
+    /// The token that workers must have. It must not be on a command line, which every user of a host can read.
     pub(crate) token: Arc<str>,
     /// The `loadline` program of this machine.
     pub(crate) program: PathBuf,

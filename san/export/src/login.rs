@@ -1,5 +1,5 @@
 //! The contract between a node's listeners and a client that has not chosen a volume yet: bytes in, bytes out, and questions about
-//! volumes. It owns no socket and no time: the node feeds it, and limits how long it takes.
+//! volumes. A login owns no socket and no clock: the node feeds it, and limits how long it takes.
 
 use thiserror::Error;
 
@@ -17,11 +17,11 @@ pub struct Export {
 /// Why a client does not get the volume that it has named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is none of this name.
+    /// There is no volume of this name.
     Unknown(String),
-    /// It cannot be served now, for this reason.
+    /// The volume cannot be served now, for this reason.
     NotNow(String),
-    /// It is served only to clients whose connection is protected by TLS.
+    /// The volume is served only to clients whose connection is protected by TLS.
     NeedsTls(String),
 }
 
@@ -42,13 +42,13 @@ pub enum LoginStep {
     Gone,
 }
 
-/// What a session is made of, besides its connection and its volume.
+/// What a login hands to the session, besides the connection and the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
-    /// What was negotiated, as the protocol itself writes it: at most [`Chosen::MOST`] bytes. Another node can serve the client
-    /// by it.
+    /// The negotiated options, in a form of the protocol's own: at most [`Chosen::MOST`] bytes. With them another node can
+    /// serve the client.
     pub negotiated: Vec<u8>,
-    /// What the client has sent since it chose.
+    /// Bytes that the client has sent since it chose.
     pub rest: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ pub trait Login: Send {
     /// The node can continue with TLS, if the client requests that. Called before anything is fed, or not at all.
     fn offer_tls(&mut self);
 
-    /// What comes next. An error disconnects the client.
+    /// Returns the next step of the login. An error disconnects the client.
     fn step(&mut self) -> Result<LoginStep, LoginError>;
 
     /// Bytes for the client, which are to be sent before anything else. There are none of them afterwards.

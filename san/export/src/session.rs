@@ -23,13 +23,13 @@ pub enum SessionEnd {
     /// The system has closed the connection.
     #[error("its connection is broken: {0}")]
     Broken(Errno),
-    /// The client does not follow its protocol, or what it needs cannot be had.
+    /// The client violates its protocol, or needs something that this node does not have, such as memory.
     #[error("{0}")]
     Protocol(String),
 }
 
 impl SessionEnd {
-    /// Of an error while something was sent.
+    /// The end of a session after this error of a send.
     pub fn not_sent(error: &std::io::Error) -> SessionEnd {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EPIPE | Errno::ECONNRESET) => SessionEnd::Closed,
@@ -38,12 +38,12 @@ impl SessionEnd {
     }
 }
 
-/// What a session receives with.
+/// What the caller passes to [`Session::receive`].
 #[derive(Debug)]
 pub struct Receiving<'a> {
-    /// Where data of writes is received to.
+    /// The pool into which data of writes is received.
     pub pool: &'a Pool,
-    /// A moment that is no later than now.
+    /// The last reading of the clock: no later than now.
     pub now: Moment,
     /// There is memory for more requests. If it is false, the session only handles what needs none.
     pub accepts: bool,
@@ -60,22 +60,22 @@ pub enum Next {
     Watch,
     /// At once: there may be more.
     More,
-    /// A little later: nothing notifies of it.
+    /// A little later, without a notification.
     Later,
 }
 
-/// What was sent.
+/// The result of [`Session::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
-    /// Requests that were added and are answered by it. Those that were refused do not count.
+    /// Added requests whose answers were sent. Requests that were refused do not count.
     pub answers: usize,
-    /// Bytes that were to be sent.
+    /// Bytes that were handed over to be sent.
     pub bytes: usize,
     /// The socket has no room: the rest is sent when it has.
     pub is_full: bool,
 }
 
-/// What a front-end that keeps its requests across a failure of this node finds them by.
+/// Identifies the requests that a front-end keeps across a failure of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     /// The cluster's id.
@@ -91,9 +91,9 @@ pub struct Attachment {
 /// How a queue in shared memory is to be watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueWatch {
-    /// By this eventfd, from now on.
+    /// The queue is watched by this eventfd from now on.
     By(RawFd),
-    /// Not any more.
+    /// The queue is not watched any more.
     No,
 }
 
@@ -157,7 +157,7 @@ pub trait Session {
         false
     }
 
-    /// The volume was attached anew, and no other node has owned it meanwhile.
+    /// The volume was attached again, and no other node has owned it meanwhile.
     fn attached(&mut self, _attachment: Attachment) {}
 
     // ---- queues in memory that the client shares -------------------------------------------------------
@@ -172,13 +172,13 @@ pub trait Session {
         false
     }
 
-    /// From now on the client is to notify of requests by eventfds. Whether one is there already.
+    /// From now on the client must notify of requests by eventfds. Returns whether a request is there already.
     fn arm_queues(&mut self) -> bool {
         false
     }
 
-    /// A queue, by its number, that is to be watched otherwise from now on. Each is returned once, until it
-    /// [notified](Self::queue_notified).
+    /// The number of a queue that is to be watched differently from now on, and how. Each is returned once,
+    /// until it [notified](Self::queue_notified).
     fn next_queue_watch(&mut self) -> Option<(u16, QueueWatch)> {
         None
     }

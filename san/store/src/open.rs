@@ -30,7 +30,7 @@ use crate::replica_meta::{MetaError, Places, ReplicaMeta};
 use crate::space::{Space, SpaceError};
 use crate::store::{Health, Identity, Known, Settings, Store, needs_place};
 
-/// How a replica is made.
+/// The parameters of a new replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewReplica {
     /// The volume, the group and the id of the replica.
@@ -42,7 +42,7 @@ pub struct NewReplica {
     /// Blocks of data that an owner will have in flight for this group at any time: written, and not acknowledged. All of
     /// them may be in the log, of several owners that have died one after the other, and cannot be destaged.
     pub most_in_flight: u32,
-    /// Random bits that no writer of data knows.
+    /// Random bits that a guest cannot know.
     pub key: u64,
     /// The owner that it follows.
     pub promise: Promise,
@@ -51,23 +51,23 @@ pub struct NewReplica {
 /// Why a replica cannot be made or opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The device.
+    /// The device cannot be used.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// It cannot be read or written.
+    /// An I/O on the device has failed.
     #[error(transparent)]
     Io(#[from] IoFault),
-    /// Its log would be too small.
+    /// The log would be too small for what may be in flight.
     #[error("a log of {bytes} bytes is too small for {blocks} blocks in flight: it needs at least {needed}")]
     SmallLog {
-        /// What it would have.
+        /// The size that the log would have, bytes.
         bytes: u64,
         /// Blocks in flight.
         blocks: u32,
-        /// What it needs.
+        /// The size that the log needs, bytes.
         needed: u64,
     },
-    /// It is not on this device.
+    /// The replica is not on this device.
     #[error("{0} is not on this device")]
     Unknown(ReplicaId),
     /// The metadata of the replica is gone.
@@ -78,12 +78,12 @@ pub enum OpenError {
         /// What is wrong with the metadata.
         why: String,
     },
-    /// The page is another's.
+    /// The page belongs to another replica.
     #[error("{ours:?} is expected, and its place on the device has {found:?}")]
     Other {
         /// The identity on the device.
         found: Identity,
-        /// Which was expected.
+        /// The identity that was expected.
         ours: Identity,
     },
     /// A chunk of its extents is missing.
@@ -93,29 +93,29 @@ pub enum OpenError {
     NoRoom {
         /// The replica whose extents do not fit.
         replica: ReplicaId,
-        /// How many places.
+        /// The number of missing places.
         missing: u64,
     },
-    /// The other device is not its own.
+    /// The other device is not the one of this replica.
     #[error(
         "the extents of {replica} are on device {found}, and this is {is}: use the device that it was made on"
     )]
     OtherCapacity {
         /// The replica that was to be opened.
         replica: ReplicaId,
-        /// Which device it names.
+        /// The device that the replica's page names.
         found: DeviceId,
-        /// Which this is.
+        /// The device that was opened.
         is: DeviceId,
     },
 }
 
-/// A log is at least so many times what is in flight: of the old owner, what makes copies equal, of the new owner; and as
-/// much where the ring ends, since a record is in one piece.
+/// The least size of a log, as a multiple of what is in flight: the entries of the old owner, those that make copies
+/// equal, and those of the new owner; and once more for the end of the ring, because a record is in one piece.
 const LEAST_IN_FLIGHT: u64 = 6;
 
-/// Makes a replica, empty. It is durable when this returns. `log` and `capacity` are what the two devices begin with; the
-/// same, if they are one.
+/// Makes an empty replica, which is durable when this returns. `log` and `capacity` are the beginnings of the two
+/// devices, or the same one twice.
 pub fn create(
     disk: &mut impl Disk,
     log: &mut Space,
@@ -169,8 +169,8 @@ pub fn create(
     Ok(taken?)
 }
 
-/// The key with which a replica was made that is on this device. None if it is not whole: its making was cut short, and it
-/// was never used.
+/// The key with which the replica on this device was made. `None` if the replica is incomplete: making it was interrupted,
+/// and it was never used.
 pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<Option<u64>, OpenError> {
     let Some((start, bytes)) = log.log_of(replica) else { return Ok(None) };
     match ReplicaMeta::load(disk, Places::new(start, bytes)) {
@@ -203,35 +203,35 @@ pub enum Damage {
         /// Why the first record cannot be read.
         fault: String,
     },
-    /// Its log ends before what was durable.
+    /// The log ends before records that were durable.
     #[error("its log ends with record {end}, and {was} was durable: {fault}")]
     Short {
-        /// Where it ends.
+        /// The last record of the log.
         end: u64,
-        /// Where it ended.
+        /// The last record that was durable.
         was: u64,
-        /// What comes next.
+        /// Why the next record cannot be read.
         fault: String,
     },
-    /// Its log ends before what it knows to be acknowledged.
+    /// The log ends before the replica's commit point.
     #[error("its log ends at {end}, and it had everything up to {commit_point}: {fault}")]
     BelowCommitPoint {
-        /// Where it ends.
+        /// The last entry of the log.
         end: Position,
-        /// Where it ended at least.
+        /// The commit point.
         commit_point: Position,
-        /// What comes next.
+        /// Why the next record cannot be read.
         fault: String,
     },
-    /// The list of what is to be copied to it, or its tombstones.
+    /// The list of blocks to copy, or the tombstones, cannot be read.
     #[error("its list of what is to be copied to it: {0}")]
     List(String),
-    /// A slot of an extent.
+    /// A slot of an extent cannot be read.
     #[error("slot {slot} in chunk {chunk}: {fault}")]
     Slot {
         /// The chunk of the device.
         chunk: u32,
-        /// Which of its slots.
+        /// The number of the slot in its chunk.
         slot: u32,
         /// What is wrong with the slot.
         fault: String,
@@ -241,7 +241,7 @@ pub enum Damage {
     TwoSlots(u64),
 }
 
-/// Finds a replica again. Its devices are opened before, and no other process has them open.
+/// Opens a replica. The caller has opened its devices, and no other process has them open.
 ///
 /// A damaged replica is opened too, with the reasons: it can only be salvaged or emptied.
 pub fn open<D: Data>(
@@ -357,7 +357,7 @@ fn load_extents(
 }
 
 impl<D: Data> Store<D> {
-    /// Every extent that the log has data for gets its place again. It had one before, in a chunk that is the replica's.
+    /// Gives a place to every extent for which the log has data. It had one before, in a chunk of the replica.
     fn reserve_all(&mut self) -> Result<(), OpenError> {
         let needs = self.log.iter().filter(|(_, record)| record.counts() && needs_place(record.kind));
         for (_, record) in needs {
@@ -377,7 +377,7 @@ impl<D: Data> Store<D> {
         Ok(())
     }
 
-    /// All that the store reports from now on is of a new generation.
+    /// Begins a new generation of the log, to which everything belongs that the store reports from now on.
     pub(crate) fn begin_generation(&mut self) {
         let state = &mut self.meta.state;
         state.generation += 1;
@@ -385,7 +385,7 @@ impl<D: Data> Store<D> {
         self.changed();
     }
 
-    /// The last of its sequence.
+    /// The last entry of the unbroken sequence.
     pub(crate) fn end(&self) -> Position {
         let state = &self.meta.state;
         self.log.last_of_sequence(state.end_before..u64::MAX).unwrap_or(state.end)

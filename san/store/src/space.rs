@@ -20,19 +20,19 @@ use crate::io::{Area, Disk, IoFault, Sector, read_what_can_be};
 /// Why a device cannot be used.
 #[derive(Debug, Error)]
 pub enum SpaceError {
-    /// It cannot be read or written.
+    /// An I/O on the device has failed.
     #[error(transparent)]
     Io(#[from] IoFault),
-    /// It has other data, or another's.
+    /// The device has other data.
     #[error("the device is not empty: it is not overwritten; erase its first MiB if nothing on it is needed")]
     NotEmpty,
-    /// It is not as it must be.
+    /// The size or layout of the device is not possible.
     #[error("the device does not fit: {0}")]
     Field(#[from] FieldError),
-    /// It was never prepared, or both copies of its first page are gone.
+    /// The device was never prepared, or both copies of its first page are gone.
     #[error("the first pages of the device: {0}")]
     Superblock(DiskFault),
-    /// Of another cluster.
+    /// The device belongs to another cluster.
     #[error(
         "the device belongs to cluster {found:032x}, and this is {ours:032x}: another cluster may need what is on it"
     )]

@@ -45,7 +45,7 @@ use crate::store::scrub::Scrub;
 
 pub use settings::Settings;
 
-/// Which replica it is.
+/// The identity of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The volume.
@@ -60,13 +60,13 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) commit_point: Position,
-    /// What the log has up to here is acknowledged, though not all of that need be here.
+    /// Entries up to here are acknowledged, and not all of them need be in this log.
     pub(crate) acknowledged: Position,
     pub(crate) epoch: Epoch,
 }
 
 impl Known {
-    /// Neither goes back.
+    /// Advances all three. None of them ever moves back.
     pub(crate) fn raise(&mut self, commit_point: Position, epoch: Epoch) {
         self.commit_point = self.commit_point.max(commit_point);
         self.acknowledged = self.acknowledged.max(commit_point);
@@ -77,22 +77,22 @@ impl Known {
 /// An action of a store, to be carried out by its caller.
 #[derive(Debug)]
 pub enum Action<D> {
-    /// A device is to do this.
+    /// An I/O for a device.
     Submit(Token, IoRequest<D>),
-    /// The replica is to know this.
+    /// A completion for the replica.
     Complete(Completion<D>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
-    /// It was found damaged: nothing is done but to salvage or to empty it.
+    /// The store was found damaged: it accepts only commands to salvage or to empty it.
     Damaged,
-    /// A write or a sync has failed, or it was given more than the device has room for. Nothing is done any more.
+    /// A write or a sync has failed, or the store received more than the device has room for. It does nothing any more.
     Failed,
 }
 
-/// What an answer of a device is for.
+/// The purpose of an I/O, by which its result is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     None,
@@ -100,17 +100,17 @@ pub(crate) enum Purpose {
     Meta,
     /// A read of this number.
     Read(u32),
-    /// Of destaging: this extent of the round.
+    /// A part of destaging: this extent of the round.
     Gather(u32),
     Spread(u32),
     Destage,
     Growth,
-    /// Of a scrub: the slots from this place on.
+    /// A part of a scrub: the slots from this place on.
     Slots(u32),
     Mend,
 }
 
-/// What is being done of what changes something.
+/// The change that is under way.
 #[derive(Debug)]
 pub(crate) enum Current<D> {
     Nothing,
@@ -118,15 +118,15 @@ pub(crate) enum Current<D> {
     Batch(Batch),
     /// When this change is durable, this completion is reported.
     WriteMeta(u64, Option<Completion<D>>),
-    /// The same, of a return. A salvage is a change without a completion.
+    /// The same, for a return. A salvage is a change without a completion.
     Return {
         change: u64,
         truncation: Option<Truncation>,
     },
 }
 
-/// The store of one replica while it serves. It does no I/O: it returns what its devices have to do, and receives a
-/// completion when that is done.
+/// The store of one replica while it serves. It does no I/O itself: it returns I/Os for its devices, and receives
+/// their results.
 #[derive(Debug)]
 pub struct Store<D> {
     pub(crate) id: Identity,
@@ -139,10 +139,10 @@ pub struct Store<D> {
     pub(crate) extents: Extents,
     pub(crate) meta: ReplicaMeta,
     pub(crate) known: Known,
-    /// The number of its content that is durable: during a return that empties it the state has the next one already.
+    /// The content number that is durable. During a return that empties the store, the state has the next number already.
     pub(crate) content: u64,
     pub(crate) health: Health,
-    /// Why it has failed.
+    /// The reason of the failure, if the store has failed.
     pub(crate) why: Option<String>,
     /// The failure was reported.
     pub(crate) failure_reported: bool,
@@ -250,7 +250,7 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// Takes a command. It is carried out by [`run`](Self::run).
+    /// Queues a command, which [`run`](Self::run) carries out.
     pub fn submit(&mut self, command: Command<D>) {
         if matches!(command, Command::Salvage) && self.health == Health::Damaged {
             self.health = Health::Well;
@@ -289,10 +289,10 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// A device has done what it was asked for, or could not.
+    /// Handles the result of an I/O, done or failed.
     ///
     /// # Panics
-    /// If it was not asked.
+    /// If no such I/O is under way.
     pub fn done(&mut self, token: Token, done: Done<D>, out: &mut Vec<Action<D>>) {
         let purpose = std::mem::replace(&mut self.purposes[token.0 as usize], Purpose::None);
         assert_ne!(purpose, Purpose::None, "nothing was asked for under {token:?}");
@@ -356,7 +356,7 @@ impl<D: Data> Store<D> {
         self.why.get_or_insert(why);
     }
 
-    /// Time has passed, about a tenth of a second. No request depends on this call.
+    /// To be called about ten times a second, for work that no request waits for.
     pub fn tick(&mut self) {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
@@ -373,7 +373,7 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// Starts all that can be started, and reports what is done.
+    /// Starts all work that can start, and adds the actions and completions to `out`.
     pub fn run(&mut self, out: &mut Vec<Action<D>>) {
         if self.health == Health::Failed {
             if !self.failure_reported {
@@ -415,7 +415,7 @@ impl<D: Data> Store<D> {
         out.push(Action::Submit(Token(token), request));
     }
 
-    /// Does the next of what changes something. False if it has to wait, or there is nothing to do.
+    /// Begins the next change. Returns false if the change has to wait, or there is none.
     fn run_changes(&mut self, out: &mut Vec<Action<D>>) -> bool {
         match std::mem::replace(&mut self.current, Current::Nothing) {
             Current::Nothing => {}
@@ -482,7 +482,7 @@ impl<D: Data> Store<D> {
         true
     }
 
-    /// The volume has so many extents in this group now: see [`Settings::extents`].
+    /// Sets how many extents the volume has in this group now, as in [`Settings::extents`].
     pub fn resize(&mut self, extents: u64) {
         self.settings.extents = extents;
     }
@@ -493,7 +493,7 @@ impl<D: Data> Store<D> {
         most.saturating_sub(self.extents.mapped())
     }
 
-    /// What is kept of the replica is written, with what is known by now.
+    /// Writes the replica's page, with the present state.
     pub(crate) fn changed(&mut self) -> u64 {
         let state = &mut self.meta.state;
         state.commit_point = self.known.commit_point;
@@ -504,7 +504,7 @@ impl<D: Data> Store<D> {
         self.meta.changed()
     }
 
-    /// The index, from what the log has.
+    /// Builds the index from the records of the log.
     pub(crate) fn rebuild_index(&mut self) {
         self.index.clear();
         for number in self.log.front()..self.log.next() {
@@ -514,14 +514,14 @@ impl<D: Data> Store<D> {
         }
     }
 
-    /// A record is the newest.
+    /// Enters a record as the newest version of its blocks.
     pub(crate) fn index_record(&mut self, number: u64, record: &Record) {
         let log = &mut self.log;
         let replaces = |old, block| log.replace(old, block);
         self.index.insert(record.range(), number, record.kind == Kind::Data, replaces);
     }
 
-    /// These blocks do not match their checksums.
+    /// Notes that these blocks do not match their checksums.
     pub(crate) fn found_corrupt(&mut self, blocks: std::ops::Range<u64>) {
         self.corrupt += 1;
         self.corrupt_blocks.insert(blocks);
