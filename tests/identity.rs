@@ -99,9 +99,9 @@ fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
     cluster.loadline(&["san", "access", "remove", "vm", "--config", &settings(&cluster, 1)]);
     let begun = Instant::now();
     while nbdinfo(&uri(1, &client)).0 {
-        assert!(begun.elapsed() < Duration::from_secs(10), "what was taken back is refused");
+        assert!(begun.elapsed() < Duration::from_secs(10), "what was revoked is refused");
     }
-    assert!(cluster.log(1).contains("was taken back"), "{}", cluster.log(1));
+    assert!(cluster.log(1).contains("was revoked"), "{}", cluster.log(1));
     cluster.loadline(&["volume", "tls", "d", "optional"]);
     assert!(nbdinfo(&plain).0);
 }
@@ -319,10 +319,10 @@ fn the_api_beyond_one_machine_wants_an_access() {
     loop {
         let (done, said) = ask(Some(&viewer), &["san", "status"]);
         if !done {
-            assert!(said.contains("was taken back"), "{said}");
+            assert!(said.contains("was revoked"), "{said}");
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "what was taken back is refused");
+        assert!(begun.elapsed() < Duration::from_secs(10), "what was revoked is refused");
     }
     let listed = cluster.loadline(&["san", "access", "list", "--config", &settings(&cluster, 1)]);
     assert!(listed.contains("bob") && !listed.contains("eve"), "{listed}");

@@ -7,7 +7,7 @@ use super::clients::{Action, BLOCKS, Clients, Clock, Connection, Micros, Op, Out
 use super::cluster::{Cluster, Sample, name};
 use super::judge::{self, Fence, GRACE};
 use super::netns::Passage;
-use super::script::{Act, Fault, QUIET_MS, Script, Step, Volume, Who};
+use super::script::{Act, Fault, HostRole, QUIET_MS, Script, Step, Volume};
 use super::service::{self, Moment, SERVES, World};
 
 /// How long copies may take to be in sync when everything works again.
@@ -150,8 +150,8 @@ impl Play {
                 let fault = self.script.faults[number].clone();
                 self.end(&fault, &self.hosts[number].clone());
             }
-            Act::Attach(who) => {
-                let host = self.host(who, &[]);
+            Act::Attach(role) => {
+                let host = self.host(role, &[]);
                 self.attach(host);
             }
         }
@@ -165,26 +165,26 @@ impl Play {
             | Fault::Refuse(a, b)
             | Fault::Down(a, b)
             | Fault::Flap(a, b, _) => vec![*a, *b],
-            Fault::Isolate(who)
-            | Fault::Mute(who)
-            | Fault::Kill(who)
-            | Fault::Term(who)
-            | Fault::Freeze(who)
-            | Fault::OffStore(who)
-            | Fault::Gone(who)
-            | Fault::RollBack(who, _) => vec![*who],
+            Fault::Isolate(role)
+            | Fault::Mute(role)
+            | Fault::Kill(role)
+            | Fault::Term(role)
+            | Fault::Freeze(role)
+            | Fault::OffStore(role)
+            | Fault::Gone(role)
+            | Fault::RollBack(role, _) => vec![*role],
             Fault::Store | Fault::StoreLeader | Fault::StoreMember => vec![],
-            Fault::Restore => vec![Who::Member],
+            Fault::Restore => vec![HostRole::Member],
         };
         let mut hosts = Vec::new();
-        for who in roles {
-            hosts.push(self.host(who, &hosts));
+        for role in roles {
+            hosts.push(self.host(role, &hosts));
         }
         hosts
     }
 
     /// The host that a role stands for now: one whose node runs, and none of `but`, if there is one.
-    fn host(&self, who: Who, but: &[usize]) -> usize {
+    fn host(&self, role: HostRole, but: &[usize]) -> usize {
         let sample = self.cluster.sample(&self.script.volumes).and_then(|samples| samples.into_iter().next());
         let sample = sample.or_else(|| {
             let mut earlier = self.moments.iter().rev().filter_map(|moment| moment.samples.as_ref());
@@ -194,10 +194,10 @@ impl Play {
         let member = |host: &usize| sample.as_ref().is_some_and(|sample| sample.in_sync[0].contains(host));
         let able = |host: &usize| !but.contains(host) && self.world.runs[*host];
         let all = || 0..self.script.nodes;
-        let found = match who {
-            Who::Owner => Some(owner).filter(|host| !but.contains(host)),
-            Who::Member => all().find(|host| *host != owner && member(host) && able(host)),
-            Who::Other => all().rev().find(|host| *host != owner && !member(host) && able(host)),
+        let found = match role {
+            HostRole::Owner => Some(owner).filter(|host| !but.contains(host)),
+            HostRole::Member => all().find(|host| *host != owner && member(host) && able(host)),
+            HostRole::Other => all().rev().find(|host| *host != owner && !member(host) && able(host)),
         };
         found
             .or_else(|| all().find(|host| *host != owner && able(host)))

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The host that a fault is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum HostRole {
     /// The one that owns the first volume when the fault begins.
     Owner,
     /// One that has an in-sync copy of it and does not own it; any other than the owner if there is none.
@@ -18,41 +18,41 @@ pub(crate) enum Who {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Packets between two hosts are lost, in both directions.
-    Cut(Who, Who),
+    Cut(HostRole, HostRole),
     /// Packets from the first to the second are lost.
-    OneWay(Who, Who),
+    OneWay(HostRole, HostRole),
     /// Packets between one host and all others are lost.
-    Isolate(Who),
+    Isolate(HostRole),
     /// All that one host sends is lost.
-    Mute(Who),
+    Mute(HostRole),
     /// Two hosts refuse to send to each other: the host is unreachable.
-    Refuse(Who, Who),
+    Refuse(HostRole, HostRole),
     /// The interface of the first to the second is down.
-    Down(Who, Who),
+    Down(HostRole, HostRole),
     /// Packets between two hosts are lost and pass in turns, so many milliseconds each.
-    Flap(Who, Who, Vec<u64>),
+    Flap(HostRole, HostRole, Vec<u64>),
     /// No node can use the store.
     Store,
     /// Packets between one host and the store's hosts are lost: its node reaches all others, and not the store. Only of an etcd, as are
     /// the next two.
-    OffStore(Who),
+    OffStore(HostRole),
     /// The member of the etcd that leads loses all packets of the other members, and still gets those of the nodes.
     StoreLeader,
     /// SIGKILL of the member of the etcd that leads; the end starts it again.
     StoreMember,
     /// All interfaces of a host are down, those to the store's hosts too: the host is gone whole.
-    Gone(Who),
+    Gone(HostRole),
     /// SIGKILL; the end starts the node again.
-    Kill(Who),
+    Kill(HostRole),
     /// SIGTERM; the end starts the node again.
-    Term(Who),
+    Term(HostRole),
     /// SIGSTOP; the end sends SIGCONT.
-    Freeze(Who),
+    Freeze(HostRole),
     /// A configuration from before a member missed writes is put back under stopped nodes, and later the newest one.
     Restore,
     /// The device of a host is replaced by a copy from before it missed writes and got them; the host is then started alone first, or
     /// with the others.
-    RollBack(Who, bool),
+    RollBack(HostRole, bool),
 }
 
 /// The main faults, in the order in which seeds have them.
@@ -120,7 +120,7 @@ pub(crate) enum Act {
     /// It ends.
     End(usize),
     /// The first volume is attached at a host.
-    Attach(Who),
+    Attach(HostRole),
 }
 
 /// A step, and how long nothing happens after it, milliseconds.
@@ -221,7 +221,7 @@ impl Script {
             faults: Vec::new(),
             steps: Vec::new(),
         };
-        let cut = script.begin(Fault::Cut(Who::Owner, Who::Member), QUIET_MS);
+        let cut = script.begin(Fault::Cut(HostRole::Owner, HostRole::Member), QUIET_MS);
         script.add(Act::End(cut), QUIET_MS);
         script
     }
@@ -250,9 +250,9 @@ impl Script {
             Fault::Store => {
                 let store = self.begin(fault, random.within(100, 1_000));
                 let other = match random.within(0, 3) {
-                    0 | 1 => Fault::Kill(random.pick(&[Who::Owner, Who::Member])),
-                    2 => Fault::Isolate(random.pick(&[Who::Owner, Who::Member])),
-                    _ => Fault::Freeze(Who::Member),
+                    0 | 1 => Fault::Kill(random.pick(&[HostRole::Owner, HostRole::Member])),
+                    2 => Fault::Isolate(random.pick(&[HostRole::Owner, HostRole::Member])),
+                    _ => Fault::Freeze(HostRole::Member),
                 };
                 let other = self.begin(other, random.within(1_500, 5_000));
                 self.add(Act::End(store), QUIET_MS);
@@ -266,15 +266,18 @@ impl Script {
                 let attach = link && !alone && random.one_in(3);
                 let first = self.begin(fault, if both || attach { random.within(200, 2_500) } else { hold });
                 if attach {
-                    self.add(Act::Attach(random.pick(&[Who::Owner, Who::Member, Who::Member])), hold);
+                    self.add(
+                        Act::Attach(random.pick(&[HostRole::Owner, HostRole::Member, HostRole::Member])),
+                        hold,
+                    );
                 }
                 if both {
                     let second = match (link, random.within(0, 2)) {
-                        (true, 0) => Fault::Kill(Who::Other),
-                        (true, 1) => Fault::Freeze(Who::Member),
+                        (true, 0) => Fault::Kill(HostRole::Other),
+                        (true, 1) => Fault::Freeze(HostRole::Member),
                         (true, _) => Fault::Store,
                         (false, 0) => Fault::Store,
-                        (false, _) => Fault::Cut(Who::Owner, Who::Member),
+                        (false, _) => Fault::Cut(HostRole::Owner, HostRole::Member),
                     };
                     let second = self.begin(second, hold);
                     let (one, other) = if random.one_in(2) { (first, second) } else { (second, first) };
@@ -290,14 +293,14 @@ impl Script {
 }
 
 fn fault(kind: &str, random: &mut Random) -> Fault {
-    let anyone = [Who::Owner, Who::Owner, Who::Member, Who::Other];
+    let anyone = [HostRole::Owner, HostRole::Owner, HostRole::Member, HostRole::Other];
     let pairs = [
-        (Who::Owner, Who::Member),
-        (Who::Owner, Who::Other),
-        (Who::Owner, Who::Other),
-        (Who::Member, Who::Owner),
-        (Who::Other, Who::Owner),
-        (Who::Member, Who::Other),
+        (HostRole::Owner, HostRole::Member),
+        (HostRole::Owner, HostRole::Other),
+        (HostRole::Owner, HostRole::Other),
+        (HostRole::Member, HostRole::Owner),
+        (HostRole::Other, HostRole::Owner),
+        (HostRole::Member, HostRole::Other),
     ];
     let (a, b) = random.pick(&pairs);
     match kind {
@@ -320,7 +323,7 @@ fn fault(kind: &str, random: &mut Random) -> Fault {
         "store leader" => Fault::StoreLeader,
         "store member" => Fault::StoreMember,
         "gone" => Fault::Gone(random.pick(&anyone)),
-        _ => Fault::RollBack(random.pick(&[Who::Owner, Who::Member]), random.one_in(2)),
+        _ => Fault::RollBack(random.pick(&[HostRole::Owner, HostRole::Member]), random.one_in(2)),
     }
 }
 
@@ -335,7 +338,7 @@ impl fmt::Display for Script {
             match act {
                 Act::Begin(number) => write!(f, "  begin {:?}", self.faults[*number])?,
                 Act::End(number) => write!(f, "  end {:?}", self.faults[*number])?,
-                Act::Attach(who) => write!(f, "  attach disk-1 at {who:?}")?,
+                Act::Attach(role) => write!(f, "  attach disk-1 at {role:?}")?,
             }
             writeln!(f, ", then {:.1} s", *then_ms as f64 / 1e3)?;
         }

@@ -54,12 +54,12 @@ impl From<ExitStatus> for Ending {
 }
 
 /// Runs a program whose output goes to two files. It is a group of processes of its own, so that Ctrl-C at the terminal
-/// reaches it once, from here. `tell` is called every second.
+/// reaches it once, from here. `progress` is called every second.
 pub(crate) fn run(
     command: &mut Command,
     (out, errors): (File, File),
     limit: Duration,
-    mut tell: impl FnMut(Duration),
+    mut progress: impl FnMut(Duration),
 ) -> io::Result<Ending> {
     command.stdin(Stdio::null()).stdout(out).stderr(errors).process_group(0);
     let mut running = Running(command.spawn()?);
@@ -79,7 +79,7 @@ pub(crate) fn run(
             return Ok(Ending::Limit(limit));
         }
         if so_far >= reported {
-            tell(so_far);
+            progress(so_far);
             reported = so_far + Duration::from_secs(1);
         }
         std::thread::sleep(TICK);

@@ -29,7 +29,7 @@ use clap::Parser;
 #[command(max_term_width = 100)]
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
-    /// virtual SAN is measured instead: nbd, vhost, kill, idle; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
+    /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
     /// cluster under a fleet: faults, resync, streaming; and ceph, if that is named. `soak` does random faults for some minutes and checks every block.
     names: Vec<String>,
     /// How many pairs of each; rounds of `cluster resync`.
@@ -101,7 +101,7 @@ fn run(args: &Args) -> Result<(), String> {
         let setting = cluster::Setting { context: &context, memory, disk, kills: args.kills, seed };
         let cpu = steal::CpuTicks::now();
         cluster::measure(&setting, &args.names[1..])?;
-        tell_steal(cpu);
+        print_steal(cpu);
         return Ok(());
     }
     let vhost = ["vhost".to_owned()];
@@ -116,7 +116,7 @@ fn run(args: &Args) -> Result<(), String> {
         let setting = san::Setting { context: &context, memory, disk, mib: args.size, kills: args.kills };
         let cpu = steal::CpuTicks::now();
         san::measure(&setting, names)?;
-        tell_steal(cpu);
+        print_steal(cpu);
         return Ok(());
     }
     if args.names == ["analysis"] {
@@ -146,11 +146,11 @@ fn run(args: &Args) -> Result<(), String> {
         println!();
         analysis::measure(&context.program, &args.disk)?;
     }
-    tell_steal(cpu);
+    print_steal(cpu);
     Ok(())
 }
 
-fn tell_steal(cpu: Option<steal::CpuTicks>) {
+fn print_steal(cpu: Option<steal::CpuTicks>) {
     if let (Some(before), Some(after)) = (cpu, steal::CpuTicks::now()) {
         println!(
             "\nother virtual machines took {:.1} % of the CPU meanwhile (steal)",

@@ -109,13 +109,13 @@ fn round(
     println!("round {:<3} {:<16} {text}", number + 1, planned.load);
     let failed = !problems.is_empty();
     if failed {
-        tell(run, &problems);
+        report(run, &problems);
     }
     Ok(Done { took, failed })
 }
 
 /// What was wrong in a round, which is kept.
-fn tell(run: Run, problems: &[String]) {
+fn report(run: Run, problems: &[String]) {
     let why = if run.is_done() { String::new() } else { run.why() };
     println!("    FAILED: {}", problems.join("; "));
     for line in why.lines().rev().take(8).collect::<Vec<_>>().into_iter().rev() {

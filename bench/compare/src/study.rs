@@ -97,12 +97,12 @@ pub(crate) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs a study whose windows take so long. `tell` is called every second.
+    /// Runs a study whose windows take so long. `progress` is called every second.
     pub(crate) fn run(
         &self,
         text: &str,
         windows: Duration,
-        tell: impl FnMut(Duration),
+        progress: impl FnMut(Duration),
     ) -> Result<Run, String> {
         let error = |e: std::io::Error| format!("a study in {}: {e}", self.place.display());
         let folder = tempfile::Builder::new().prefix(self.prefix).tempdir_in(self.place).map_err(error)?;
@@ -114,7 +114,7 @@ impl Runner<'_> {
         let mut command = Command::new(self.program);
         command.arg("run").arg(&study).arg("--out").arg(path.join("run")).args(self.arguments);
         let begun = Instant::now();
-        let ending = limited::run(&mut command, (out, errors), windows + BESIDE, tell)
+        let ending = limited::run(&mut command, (out, errors), windows + BESIDE, progress)
             .map_err(|e| format!("{}: {e}", self.program.display()))?;
         let steps = steps(&path.join("run"));
         Ok(Run { folder, ending, took: begun.elapsed(), steps })

@@ -4,16 +4,16 @@ use crate::check::Check;
 
 /// The least kernel by which disks of NBD servers can be measured.
 const BENCH: (u32, u32) = (5, 11);
-/// See [`BENCH`].
+/// The least kernel on which nodes of the virtual SAN run.
 const SAN: (u32, u32) = (5, 15);
-/// See [`BENCH`].
+/// The least kernel with which nothing is missing.
 const WHOLE: (u32, u32) = (6, 1);
 
 /// Judges a kernel by its release, such as `6.1.0-18-amd64`.
 pub(crate) fn check(release: Option<&str>) -> Check {
     let name = "kernel";
     let Some((release, version)) = release.and_then(|release| Some((release, version(release)?))) else {
-        return Check::note(name, "it does not tell its version")
+        return Check::note(name, "the kernel does not report its version")
             .expected("a Linux kernel, 6.1 or newer")
             .costs("what follows is judged without it")
             .mend("see uname -r");

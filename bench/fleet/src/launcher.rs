@@ -69,7 +69,7 @@ pub struct CpuShare<'a> {
 pub trait FleetKind: Sized {
     /// The fleet of this kind that these options ask for; `None` if they ask for another kind. An error (of kind
     /// `Usage`) if they ask for this kind and contradict each other.
-    fn asked_for(options: &FleetOptions) -> Result<Option<Self>, FleetError>;
+    fn from_options(options: &FleetOptions) -> Result<Option<Self>, FleetError>;
 
     /// Checks the rules of this kind that need no system. The error is of kind `Usage`.
     fn validate(&self) -> Result<(), FleetError>;
@@ -179,7 +179,7 @@ macro_rules! kinds {
         impl Placement {
             /// The fleet that a study's options ask for. The error is of kind `Usage`.
             pub fn of(options: &FleetOptions) -> Result<Placement, FleetError> {
-                Placement::asked_for(options)?
+                Placement::from_options(options)?
                     .ok_or_else(|| FleetError::usage("[fleet] names no workers: set nodes (workers on this machine) or join \
                      (workers that connect to the controller)"))
             }
@@ -191,8 +191,8 @@ macro_rules! kinds {
         }
 
         impl FleetKind for Placement {
-            fn asked_for(options: &FleetOptions) -> Result<Option<Placement>, FleetError> {
-                $(if let Some(fleet) = <$spec>::asked_for(options)? {
+            fn from_options(options: &FleetOptions) -> Result<Option<Placement>, FleetError> {
+                $(if let Some(fleet) = <$spec>::from_options(options)? {
                     return Ok(Some(Placement::$kind(fleet)));
                 })+
                 Ok(None)

@@ -23,7 +23,7 @@ use crate::window_monitor::{WindowMonitor, WindowObservations};
 use crate::worker_order::in_circle;
 use loadline_fleet::or_stop;
 
-/// How long copies are waited for after everything was taken back, before conditions begin anew.
+/// How long copies are waited for after everything was healed, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
 
 /// A call on the storage, for its thread.
@@ -136,7 +136,7 @@ impl Harness {
         Ok(made.await??)
     }
 
-    /// Leads the storage into a condition: with `heal`, all faults done before are taken back first; then these are done one
+    /// Leads the storage into a condition: with `heal`, all faults done before are healed first; then these are done one
     /// after another, each with its waiting.
     pub(crate) async fn enter(
         &self,
@@ -185,7 +185,7 @@ impl Harness {
     }
 
     /// Takes back all faults, at the end of a run that finished or failed.
-    pub(crate) async fn take_back(&self) -> Result<(), StudyError> {
+    pub(crate) async fn heal_all(&self) -> Result<(), StudyError> {
         let (_never, mut stop) = watch::channel(false);
         Ok(self.call(&mut stop, |storage, leave| storage.heal(leave)).await??)
     }

@@ -129,7 +129,7 @@ async fn attempt(
     runner.workers.stop().await;
     // What was done to storage that is not ours is not left to its owner.
     if let Some(harness) = runner.harness.as_ref().filter(|_| is_taken_back) {
-        let back = tokio::time::timeout(TAKEN_BACK, harness.take_back()).await;
+        let back = tokio::time::timeout(HEALED, harness.heal_all()).await;
         if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
         {
             let notice = format!("the faults of the storage could not be undone ({why}): undo them by hand");
@@ -183,4 +183,4 @@ fn spec(owned: &OwnedFolder, token: Option<String>) -> Result<FleetSpec, StudyEr
 }
 
 /// How long it is tried to take back what was done to storage of others, when the run ends.
-const TAKEN_BACK: std::time::Duration = std::time::Duration::from_secs(60);
+const HEALED: std::time::Duration = std::time::Duration::from_secs(60);

@@ -312,7 +312,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         self.count_in(&mut result, seen);
         result.findings.extend(self.condition_findings().await?);
-        // What was measured is not thrown away because what was done cannot be taken back.
+        // What was measured is not thrown away because what was done cannot be healed.
         let restored = self.restore(step).await;
         if let Err(error) = &restored {
             if error.kind == ErrorKind::Interrupted {

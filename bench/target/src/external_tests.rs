@@ -95,7 +95,7 @@ fn a_command_that_hangs_is_killed_at_its_limit_with_its_children() {
     assert!(late.kind == ErrorKind::Failed && begun.elapsed() < Duration::from_secs(10), "{late}");
     assert!(late.message.contains("within 400ms") && late.message.contains("said: before"), "{late}");
     assert!(!read(folder.path(), "child").is_empty() && !runs(folder.path(), "child"), "its child is left");
-    assert_eq!(storage.harmed().count(), 1, "it may have done a part, which is to be taken back");
+    assert_eq!(storage.harmed().count(), 1, "it may have done a part, which is to be healed");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What can happen to a node, and be taken back.
+//! What can happen to a node, and be healed.
 
 use std::fmt;
 

@@ -78,7 +78,7 @@ impl Cluster {
             return self.bring_back(index, stop);
         }
         let api = self.nodes[index].api;
-        // Before it is done: what was done in part is taken back too.
+        // Before it is done: what was done in part is healed too.
         self.nodes[index].state = match fault.what {
             FaultKind::Kill => NodeState::Killed,
             FaultKind::Freeze => NodeState::Frozen,

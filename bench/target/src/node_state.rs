@@ -1,9 +1,9 @@
-//! What was done to a node of a cluster, and not taken back yet.
+//! What was done to a node of a cluster, and not healed yet.
 
 /// What was done to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeState {
-    /// No fault was injected, or all were taken back.
+    /// No fault was injected, or all were healed.
     Up,
     /// Its process is gone.
     Killed,

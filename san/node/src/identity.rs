@@ -56,7 +56,7 @@ pub enum IdentityError {
 /// An address of a node that other machines reach, in a cluster whose connections are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{0} is an address that other machines reach, and the nodes of this cluster do not prove who they are, since it was made for one \
+    "{0} is an address that other machines reach, and the nodes of this cluster do not prove their identity, since it was made for one \
      machine: make a cluster with 'loadline san init --transport encrypted', or use addresses of this machine (127.0.0.1)"
 )]
 pub struct OpenToOthers(SocketAddr);

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`keys`] | one direction of a connection: bytes are sealed and opened with a key and a number |
 //! | [`records`] | both directions, as records of TLS 1.3 |
-//! | [`handshake`] | who is on the other side, and the keys |
+//! | [`handshake`] | the identity of the other side, and the keys |
 //! | [`stream`] | a connection for asynchronous code |
 //! | [`channel`] | a connection for an event loop, protected or not |
 //! | [`socket`] | calls on sockets that do not wait |

@@ -74,17 +74,17 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
             let folder = folder_in(setting.memory)?;
             let ceph = if of == 1 { Some(three_images(folder.path())?) } else { None };
             let system = ceph.as_ref().map_or_else(ours, theirs);
-            let mut tell = |what: &str, so_far: Duration| {
+            let mut progress = |what: &str, so_far: Duration| {
                 let name = system.name;
                 line.show(&format!("{name}, round {round} of {rounds}: {what}, {} s", so_far.as_secs()));
             };
             conditions(
                 setting,
                 &system,
-                |so_far| tell("conditions", so_far),
+                |so_far| progress("conditions", so_far),
                 |load, condition, step| seen[load][condition][of].add(step),
             )?;
-            node_killed(setting, &system, |so_far| tell("kill", so_far), &mut kills[of])?;
+            node_killed(setting, &system, |so_far| progress("kill", so_far), &mut kills[of])?;
             line.clear();
         }
     }
@@ -134,7 +134,7 @@ fn steps(
     system: &System,
     text: &str,
     windows: Duration,
-    tell: impl FnMut(Duration),
+    progress: impl FnMut(Duration),
 ) -> Result<Vec<Step>, String> {
     let runner = Runner {
         program: &setting.context.program,
@@ -142,7 +142,7 @@ fn steps(
         prefix: "loadline-compare-",
         arguments: system.arguments,
     };
-    let run = runner.run(text, windows, tell)?;
+    let run = runner.run(text, windows, progress)?;
     if !run.is_done() {
         let (ending, why) = (run.ending, run.why());
         return Err(format!("{}: {ending}; everything is in {}\n{why}", system.name, run.keep().display()));
@@ -153,7 +153,7 @@ fn steps(
 fn conditions(
     setting: &Setting<'_>,
     system: &System,
-    tell: impl FnMut(Duration),
+    progress: impl FnMut(Duration),
     mut measured: impl FnMut(usize, usize, &Step),
 ) -> Result<(), String> {
     let names = LOADS.map(|load| format!("\"{load}\"")).join(", ");
@@ -164,7 +164,7 @@ fn conditions(
     );
     let text = study(system, &format!("profiles = [{names}]"), WINDOW_S, &tail);
     let windows = Duration::from_secs(2 * LOADS.len() as u64 * (WINDOW_S + 3) + SETTLES_S);
-    for step in steps(setting, system, &text, windows, tell)? {
+    for step in steps(setting, system, &text, windows, progress)? {
         if let Some(place) = LOADS.iter().position(|load| step.label.starts_with(load)) {
             measured(place, usize::from(step.label.ends_with("one-down")), &step);
         }
@@ -175,7 +175,7 @@ fn conditions(
 fn node_killed(
     setting: &Setting<'_>,
     system: &System,
-    tell: impl FnMut(Duration),
+    progress: impl FnMut(Duration),
     kills: &mut Kills,
 ) -> Result<(), String> {
     let [window, kill, back] = FAULTS_S;
@@ -185,7 +185,7 @@ fn node_killed(
          {{ at = \"{back}s\", do = \"return\", node = \"{node}\" }},\n]"
     );
     let text = study(system, &head, window, "[run]\nrepeats = 1\nverify = true\n");
-    for step in steps(setting, system, &text, Duration::from_secs(window + 3), tell)? {
+    for step in steps(setting, system, &text, Duration::from_secs(window + 3), progress)? {
         for event in &step.events {
             let stalls = if event.kind == "kill" { &mut kills.stalls_s } else { &mut kills.return_stalls_s };
             event.stall_s.into_iter().for_each(|stall| stalls.add(stall));

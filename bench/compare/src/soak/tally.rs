@@ -19,7 +19,7 @@ struct Kind {
     done: usize,
     not_done: usize,
     stalls: Samples,
-    /// When it was taken back.
+    /// When it was healed.
     return_stalls: Samples,
     out: Samples,
     never_back: usize,

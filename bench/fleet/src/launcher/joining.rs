@@ -25,7 +25,7 @@ pub struct JoiningWorkers {
 }
 
 impl FleetKind for JoiningWorkers {
-    fn asked_for(options: &FleetOptions) -> Result<Option<JoiningWorkers>, FleetError> {
+    fn from_options(options: &FleetOptions) -> Result<Option<JoiningWorkers>, FleetError> {
         let Some(workers) = options.join else { return Ok(None) };
         if options.nodes.is_some() || !options.node.is_empty() {
             return Err(FleetError::usage(

@@ -35,7 +35,7 @@ pub struct LocalProcesses {
 }
 
 impl FleetKind for LocalProcesses {
-    fn asked_for(options: &FleetOptions) -> Result<Option<LocalProcesses>, FleetError> {
+    fn from_options(options: &FleetOptions) -> Result<Option<LocalProcesses>, FleetError> {
         if options.nodes.is_some() && !options.node.is_empty() {
             return Err(FleetError::usage(
                 "[fleet] says nodes and has [[fleet.node]] tables: give one of the two",

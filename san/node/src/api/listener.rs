@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `api.sock` in the node's folder | by the mode of the file: its owner alone | everyone who can open it, as operator |
 //! | an address of this machine alone | no | everyone on this machine, as operator |
-//! | another address | TLS 1.3 | nodes of the cluster; whoever has an [access](crate::identity::access) |
+//! | another address | TLS 1.3 | nodes of the cluster; everyone who has an [access](crate::identity::access) |
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -151,7 +151,7 @@ async fn accept(node: Node, listener: TcpListener, shaken: mpsc::Sender<(Protect
             node.count_refused(
                 "the API",
                 from.ip(),
-                "too many connections from there have not proved who they are",
+                "too many connections from there have not proved their identity",
             );
             continue;
         };

@@ -41,9 +41,9 @@ pub(super) async fn refuse_strangers(
         ),
         None => {
             let what = match (certificate.is_some(), token.is_some()) {
-                (_, true) => "the token is not one of this cluster, or has expired, or was taken back",
+                (_, true) => "the token is not one of this cluster, or has expired, or was revoked",
                 (true, false) => {
-                    "the certificate's access was taken back, or has expired, or its node was removed"
+                    "the certificate's access was revoked, or has expired, or its node was removed"
                 }
                 (false, false) => "this needs an access",
             };

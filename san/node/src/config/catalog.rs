@@ -60,9 +60,9 @@ pub enum Transport {
     /// They are not: all nodes are on one machine.
     #[default]
     Open,
-    /// Both nodes prove who they are, and everything is encrypted.
+    /// Both nodes prove their identity, and everything is encrypted.
     Encrypted,
-    /// Both nodes prove who they are, and a change of anything is noticed; but whoever is on the network between them can read it.
+    /// Both nodes prove their identity, and a change of anything is noticed; but everyone on the network between them can read it.
     Authenticated,
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`address`] | where an etcd is, and how a client proves who it is |
+//! | [`address`] | where an etcd is, and how a client proves its identity |
 //! | `members` | which member is used, and what is asked of it |
 //! | `watch` | notices of changes |
 

@@ -224,8 +224,13 @@ impl ConfigStore for SqliteStore {
         let connection = Connection::open_with_flags(&self.path, flags).map_err(unavailable)?;
         // What a store does when it is closed, it alone does: it knows whether the file is still the one that was opened.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(unavailable)?;
-        let mut watch =
-            SqliteWatch { connection, path: self.path.clone(), files: self.files.clone(), seen: None, checks: 0 };
+        let mut watch = SqliteWatch {
+            connection,
+            path: self.path.clone(),
+            files: self.files.clone(),
+            seen: None,
+            checks: 0,
+        };
         watch.seen = watch.version();
         Ok(Box::new(watch))
     }

@@ -5,7 +5,7 @@ use loadline_san_core::volume::{Event, Status};
 use loadline_san_export::front_ends::{AnySession, Opening};
 
 use super::EventLoop;
-use super::client::{Client, Who};
+use super::client::{Client, ClientOrigin};
 use super::command::NewClient;
 use super::why::{MOST_CLIENTS, Why, refuse};
 use crate::node::sockets::is_closed;
@@ -58,21 +58,21 @@ impl EventLoop {
 
     fn open_session(&mut self, new: NewClient) {
         let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, .. } = new;
-        let who = Who { from, name, session };
+        let origin = ClientOrigin { from, name, session };
         if protocol.is_exclusive() && self.front_ends.has(volume, protocol) {
             let why = "another virtual machine is connected to the volume; only one virtual machine can use a volume";
-            return who.leaves(&Why::Refused(why.into()));
+            return origin.log_end(&Why::Refused(why.into()));
         }
         let attachment = self.volumes.attachment(volume);
-        let opening = Opening { channel, bytes, name: &who.name, chosen: &chosen, attachment };
+        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment };
         match AnySession::open(protocol, opening) {
             Ok(session) => {
                 if let Some(host) = self.volumes.get_mut(volume) {
                     host.clients += 1;
                 }
-                self.front_ends.add(self.keys.take(), Client::new(session, volume, who));
+                self.front_ends.add(self.keys.take(), Client::new(session, volume, origin));
             }
-            Err(why) => who.leaves(&Why::Refused(why.to_string())),
+            Err(why) => origin.log_end(&Why::Refused(why.to_string())),
         }
     }
 

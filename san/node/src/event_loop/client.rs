@@ -10,7 +10,7 @@ use super::confirmed::Confirmed;
 
 /// How log messages name a client, and the session between nodes on which its connection depends.
 #[derive(Debug)]
-pub(super) struct Who {
+pub(super) struct ClientOrigin {
     /// The address of the client.
     pub(super) from: String,
     /// The name of its volume.
@@ -23,7 +23,7 @@ pub(super) struct Who {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) session: AnySession,
-    pub(super) who: Who,
+    pub(super) origin: ClientOrigin,
     pub(super) volume: VolumeId,
     /// Whether its host confirms what it is sent.
     pub(super) confirmed: Confirmed,
@@ -54,11 +54,11 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(session: AnySession, volume: VolumeId, who: Who) -> Client {
+    pub(super) fn new(session: AnySession, volume: VolumeId, origin: ClientOrigin) -> Client {
         Client {
             backlog: ReplyBacklog::new(session.socket()),
             session,
-            who,
+            origin,
             volume,
             confirmed: Confirmed::default(),
             watched: false,

@@ -374,7 +374,7 @@ impl FrontEnds {
     /// Ends a client's connection. What it requested and has not begun is to be dropped (rule T13): see [`Self::take_gone`].
     pub(super) fn disconnect(&mut self, key: u32, uring: &mut Uring, why: &Why) {
         let Some(client) = self.clients.remove(&key) else { return };
-        client.who.leaves(why);
+        client.origin.log_end(why);
         if *why == Why::CLOSED {
             socket::throw_away(client.session.socket());
         }

@@ -77,7 +77,7 @@ impl EventLoop {
                 gone.for_each(|(new, _)| refuse(new, &Why::Session));
             }
         }
-        self.disconnect_all(|client| client.who.session == Some(session), &Why::Session);
+        self.disconnect_all(|client| client.origin.session == Some(session), &Why::Session);
     }
 
     /// Disconnects clients whose requests have waited for too long at volumes that are not served, or that wait to be let in for so

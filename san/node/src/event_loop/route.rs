@@ -222,7 +222,7 @@ impl EventLoop {
                     if let Some(at_work) = host.ended(request, result.is_ok(), now) {
                         if let Some(tracer) = &mut host.tracer {
                             let client = self.front_ends.get(at_work.client);
-                            let from = client.map_or("", |client| &client.who.from);
+                            let from = client.map_or("", |client| &client.origin.from);
                             if tracer.completed(request, from, result.is_ok()) {
                                 self.traced.push(id);
                             }

@@ -4,7 +4,7 @@ use loadline_san_export::session::SessionEnd;
 use loadline_san_transport::socket::throw_away;
 use thiserror::Error;
 
-use super::client::Who;
+use super::client::ClientOrigin;
 use super::command::NewClient;
 
 /// Connections of clients at most.
@@ -62,13 +62,13 @@ impl Why {
     pub(super) const CLOSED: Why = Why::Ended(SessionEnd::Closed);
 }
 
-impl Who {
-    fn of(new: &NewClient) -> Who {
-        Who { from: new.from.clone(), name: new.name.clone(), session: new.session }
+impl ClientOrigin {
+    fn of(new: &NewClient) -> ClientOrigin {
+        ClientOrigin { from: new.from.clone(), name: new.name.clone(), session: new.session }
     }
 
     /// Logs that the connection ends, unless the client itself has ended it.
-    pub(super) fn leaves(&self, why: &Why) {
+    pub(super) fn log_end(&self, why: &Why) {
         if *why != Why::CLOSED {
             tracing::info!(
                 volume = self.name,
@@ -83,7 +83,7 @@ impl Who {
 
 /// Ends the connection of a client that was not let in.
 pub(super) fn refuse(new: NewClient, why: &Why) {
-    Who::of(&new).leaves(why);
+    ClientOrigin::of(&new).log_end(why);
     if *why == Why::CLOSED {
         throw_away(&new.channel);
     }

@@ -135,7 +135,7 @@ impl Token {
         }
         let Some(stored) = store.get(&self.key())? else {
             return Ok(Err(refused(
-                "the token was used already, or was taken back, or has expired: each token adds one node, and 'loadline san token' \
+                "the token was used already, or was revoked, or has expired: each token adds one node, and 'loadline san token' \
                  makes a new one on a node of the cluster",
             )));
         };

@@ -155,7 +155,7 @@ impl Node {
             return self.count_refused(
                 "the port for nodes",
                 from.ip(),
-                "too many connections from there have not proved who they are",
+                "too many connections from there have not proved their identity",
             );
         };
         tokio::spawn(async move {
@@ -389,7 +389,7 @@ impl Node {
             Some(Role::Client | Role::Operator) => Ok(()),
             Some(Role::Viewer) => Err(refused("an access of the role viewer may not use volumes".into())),
             None => Err(refused(
-                "the access of the client's certificate was taken back, or has expired: 'loadline san access add' makes one".into(),
+                "the access of the client's certificate was revoked, or has expired: 'loadline san access add' makes one".into(),
             )),
         }
     }

@@ -1,7 +1,7 @@
-//! What people want: volumes, devices, nodes.
+//! Management requests: volumes, devices, nodes.
 //!
-//! Each of these writes into the configuration what is to be, and waits until it is so. Whatever is cut short is in the
-//! configuration, and goes on or can be taken back.
+//! Each request writes the wanted state into the configuration, and waits until the nodes have reached it. A request that is cut
+//! short leaves the wanted state in the configuration: nodes continue from there, or another request undoes it.
 
 mod change;
 mod create;

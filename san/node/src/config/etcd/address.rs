@@ -18,7 +18,7 @@ const OPTION: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'?').add(b'#').add(
 const FORM: &str = "write etcd://HOST:PORT,HOST:PORT,HOST:PORT/PREFIX, followed by the options that you need: \
                     ?ca=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE";
 
-/// Where the members of an etcd serve clients, how a client proves who it is, and under which prefix a cluster's keys are.
+/// Where the members of an etcd serve clients, how a client proves its identity, and under which prefix a cluster's keys are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
     /// Members, as `host:port`; at least one.

@@ -4,8 +4,8 @@
 //! planned, some at a time ─▶ replicas made by their nodes ─▶ records, some at a time ─▶ [attached: taken over by their nodes]
 //! ```
 //!
-//! Until a volume has its record, it is being made, and is taken back if anything fails. So all of them are made, or none. Afterwards
-//! they are there, whatever becomes of the attachment.
+//! Until a volume has its record, it is being made, and is removed if anything fails. So all of them are made, or none. Once they
+//! have their records they stay, also if the attachment fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -44,22 +44,24 @@ const MOST_NAMED: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolumes {
-    /// Their names, 1 to 1,000, each as that of [`CreateVolume`].
+    /// Their names, 1 to 1,000, each by the rules for the name of a single volume.
     pub names: Vec<String>,
-    /// Bytes of each.
+    /// Size of each volume in bytes.
     pub bytes: u64,
-    /// See [`CreateVolume`].
+    /// Copies of each volume, 1 to 3, each at another node.
     pub copies: u32,
-    /// See [`CreateVolume`].
+    /// Copies of a volume that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads continue. If it
+    /// is left out: 2 of 3, 1 of 2, 1 of 1.
     #[serde(default)]
     pub least: Option<u32>,
-    /// See [`CreateVolume`].
+    /// Stripes of each volume, 1 to 12.
     #[serde(default = "one")]
     pub stripes: u32,
-    /// See [`CreateVolume`]. If it is left out, first copies are spread over the nodes.
+    /// The node at which each volume is to be used: the first copy is there. If it is left out, first copies are spread over the
+    /// nodes.
     #[serde(default)]
     pub at: Option<String>,
-    /// See [`CreateVolume`].
+    /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
     #[serde(default)]
     pub log_bytes: Option<u64>,
     /// Whether each is attached, to the node with its first copy.
@@ -122,7 +124,7 @@ impl Node {
             let (of, alive, from) = (checked.clone(), alive.clone(), planned.len());
             match self.config().call(move |store| plan(store, &of, from, &alive)).await? {
                 Ok(some) => planned.extend(some),
-                Err(why) => return Err(self.take_back(&planned, why).await),
+                Err(why) => return Err(self.undo(&planned, why).await),
             }
         }
         self.reconcile_soon();
@@ -132,7 +134,7 @@ impl Node {
             here.map(|(id, _)| *id).collect::<Vec<u64>>()
         };
         if let Err(why) = self.made(of_volumes).await {
-            return Err(self.take_back(&planned, why).await);
+            return Err(self.undo(&planned, why).await);
         }
         let (of, layout) = (planned.clone(), checked.layout);
         let gone = self.config().call(move |store| make_records(store, &of, layout, attach)).await?;
@@ -157,8 +159,8 @@ impl Node {
         Ok(made.collect())
     }
 
-    /// Volumes that were not made are taken back. Returns the reason.
-    async fn take_back(&self, planned: &[Planned], why: ManageError) -> ManageError {
+    /// Removes volumes that could not be made. Returns the reason.
+    async fn undo(&self, planned: &[Planned], why: ManageError) -> ManageError {
         for Planned { id, .. } in planned.iter().copied() {
             // It was never there, so nothing has attached it.
             if let Err(also) = self.config().call(move |store| remove_volume(store, id)).await {

@@ -9,7 +9,7 @@ use super::{ManageError, listed};
 use crate::event_loop::command::{LoopCommand, ReplicaFault};
 use crate::node::Node;
 
-/// A fault that this node is to have until it is taken back, or the node ends.
+/// A fault that this node is to have until it is healed or the node ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "snake_case", tag = "fault")]
 pub enum TestFault {

@@ -37,12 +37,12 @@ pub(super) const SERVED: Duration = Duration::from_secs(20);
 pub struct CreateVolume {
     /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`; it does not begin with `-` or `.`.
     pub name: String,
-    /// Bytes.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Copies, 1 to 3.
+    /// Copies, 1 to 3, each at another node.
     pub copies: u32,
-    /// Copies that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads go on. If it is left
-    /// out: 2 of 3, 1 of 2, 1 of 1.
+    /// Copies that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads continue. If it is
+    /// left out: 2 of 3, 1 of 2, 1 of 1.
     #[serde(default)]
     pub least: Option<u32>,
     /// Stripes, 1 to 12.
@@ -51,7 +51,7 @@ pub struct CreateVolume {
     /// The node where it is to be used: its first copy is there.
     #[serde(default)]
     pub at: Option<String>,
-    /// Bytes of the log of each replica: 256 MiB if nothing is said, 32 MiB at the least. A seventh of it may be in flight.
+    /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
     #[serde(default)]
     pub log_bytes: Option<u64>,
 }
