@@ -3,7 +3,7 @@
 use super::clients::Micros;
 use super::netns;
 use super::play::{Played, play};
-use super::script::{Act, Fault, QUIET_MS, Script, Step, Volume, Who};
+use super::script::{Act, Fault, HostRole, QUIET_MS, Script, Step, Volume};
 use super::service::acknowledged;
 
 /// How long a store is away, milliseconds.
@@ -11,28 +11,31 @@ const STORE_MS: u64 = 3_000;
 
 /// Every row of the table: what happens, and the faults that begin one after the other.
 fn rows() -> Vec<(&'static str, Vec<Fault>)> {
-    use Who::{Member, Other, Owner};
+    use HostRole::{Member, Other, Owner};
     vec![
-        ("member, SIGKILL", vec![Fault::Kill(Member)]),
-        ("member, SIGTERM", vec![Fault::Term(Member)]),
-        ("member, SIGSTOP", vec![Fault::Freeze(Member)]),
-        ("member, its host unreachable", vec![Fault::Isolate(Member)]),
+        ("node of a replica, SIGKILL", vec![Fault::Kill(Member)]),
+        ("node of a replica, SIGTERM", vec![Fault::Term(Member)]),
+        ("node of a replica, SIGSTOP", vec![Fault::Freeze(Member)]),
+        ("node of a replica, its host unreachable", vec![Fault::Isolate(Member)]),
         ("owner, SIGKILL", vec![Fault::Kill(Owner)]),
         ("owner, SIGTERM", vec![Fault::Term(Owner)]),
         ("owner, SIGSTOP", vec![Fault::Freeze(Owner)]),
         ("owner, its host unreachable", vec![Fault::Isolate(Owner)]),
-        ("member, its host gone whole", vec![Fault::Gone(Member)]),
+        ("node of a replica, its host gone whole", vec![Fault::Gone(Member)]),
         ("owner, its host gone whole", vec![Fault::Gone(Owner)]),
-        ("owner cut from the store alone", vec![Fault::OffStore(Owner)]),
-        ("leader of the store cut off", vec![Fault::StoreLeader]),
-        ("leader of the store, SIGKILL", vec![Fault::StoreMember]),
-        ("link of owner and member, silent", vec![Fault::Cut(Owner, Member)]),
-        ("link of owner and member, refused", vec![Fault::Refuse(Owner, Member)]),
-        ("link of owner and member, interface down", vec![Fault::Down(Owner, Member)]),
+        ("owner cut off from the configuration store alone", vec![Fault::OffStore(Owner)]),
+        ("leader of the configuration store cut off", vec![Fault::StoreLeader]),
+        ("leader of the configuration store, SIGKILL", vec![Fault::StoreMember]),
+        ("link of owner and the node of a replica, silent", vec![Fault::Cut(Owner, Member)]),
+        ("link of owner and the node of a replica, refused", vec![Fault::Refuse(Owner, Member)]),
+        ("link of owner and the node of a replica, interface down", vec![Fault::Down(Owner, Member)]),
         ("link of owner and another node, silent", vec![Fault::Cut(Owner, Other)]),
-        ("store away", vec![Fault::Store]),
-        ("store away, then member, SIGKILL", vec![Fault::Store, Fault::Kill(Member)]),
-        ("store away, then owner, SIGKILL", vec![Fault::Store, Fault::Kill(Owner)]),
+        ("configuration store away", vec![Fault::Store]),
+        (
+            "configuration store away, then node of a replica, SIGKILL",
+            vec![Fault::Store, Fault::Kill(Member)],
+        ),
+        ("configuration store away, then owner, SIGKILL", vec![Fault::Store, Fault::Kill(Owner)]),
     ]
 }
 
@@ -85,7 +88,8 @@ pub(crate) fn measure(rounds: u64, only: &str) {
     println!(
         "The longest time without an acknowledged write, seconds: median (longest) of {rounds} rounds. 4 nodes, two clients on each\n\
          host, each at its own node; a client that was cut off connects again at once, then every 0.1 s. A fault lasts {} s, the store is\n\
-         away for {} s, and is an etcd of three members. First: the host whose clients go on first; last: the host, of those whose node runs, whose clients go on last.\n",
+         away for {} s, and is an etcd of three members. First: the host whose clients\n\
+         continue first. Last: the host, of those whose node runs, whose clients continue last.\n",
         QUIET_MS as f64 / 1e3,
         STORE_MS as f64 / 1e3,
     );

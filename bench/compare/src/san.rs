@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 mod idle;
 mod kill;
 mod nbd;
+mod transport;
 mod vhost;
 mod volumes;
 
@@ -42,6 +43,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("idle") {
         idle::measure(setting)?;
+    }
+    if wanted("transport") {
+        transport::measure(setting)?;
     }
     if wanted("volumes") {
         volumes::measure(setting)?;

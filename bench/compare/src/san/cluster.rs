@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -23,20 +24,43 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// So many nodes, each with a device of so many MiB in a folder of its own below this one.
+    /// So many nodes, each with a device of so many MiB in a folder of its own below this one. Their connections are open.
     pub(crate) fn start(program: &Path, place: &Path, nodes: u8, mib: u64) -> Result<Cluster, String> {
+        Cluster::start_with(program, place, nodes, mib, "open")
+    }
+
+    /// The same, with connections between nodes that are protected so: a value of `loadline san init --transport`.
+    pub(super) fn start_with(
+        program: &Path,
+        place: &Path,
+        nodes: u8,
+        mib: u64,
+        transport: &str,
+    ) -> Result<Cluster, String> {
+        static CLUSTERS: AtomicU8 = AtomicU8::new(0);
         let process = std::process::id();
-        let network = [127, (process >> 8) as u8 | 1, process as u8];
+        // Several clusters of one process have networks of their own.
+        let network = [
+            127,
+            (process >> 8) as u8 | 1,
+            (process as u8).wrapping_add(CLUSTERS.fetch_add(1, Ordering::Relaxed)),
+        ];
         let nodes = (0..nodes).map(|_| None).collect();
         let mut cluster = Cluster { program: program.into(), folder: folder_in(place)?, network, nodes };
         let file = cluster.path("cluster.db");
-        cluster.loadline(&["san", "init", &file])?;
+        let made = cluster.loadline(&["san", "init", &file, "--transport", transport])?;
+        let mut token = made.rsplit_once("--token ").map(|(_, token)| token.trim().to_owned());
         for node in 1..=cluster.nodes.len() as u8 {
             let (name, folder) = (format!("node-{node}"), cluster.path(&format!("node-{node}")));
             let address = cluster.address(node).to_string();
             let join = ["--name", &name, "--folder", &folder, "--address", &address];
-            cluster.loadline(&[&["san", "join", &file][..], &join].concat())?;
+            let with: Vec<&str> = token.iter().flat_map(|token| ["--token", token]).collect();
+            cluster.loadline(&[&["san", "join", &file][..], &join, &with].concat())?;
             cluster.start_node(node)?;
+            if token.is_some() {
+                let settings = cluster.path("node-1/node.toml");
+                token = Some(cluster.loadline(&["san", "token", "--config", &settings])?.trim().to_owned());
+            }
             let device = format!("{folder}/device");
             let made = File::create_new(&device).and_then(|file| file.set_len(mib << 20));
             made.map_err(|e| format!("{device}: {e}"))?;

@@ -19,7 +19,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Writes block after block, one at a time, at the nodes in turn whenever one does not answer. Tells when each write was
 /// acknowledged.
-fn write(addresses: &[std::net::Ipv4Addr], stop: &AtomicBool, tell: &std::sync::mpsc::Sender<Instant>) {
+fn write(
+    addresses: &[std::net::Ipv4Addr],
+    stop: &AtomicBool,
+    acknowledge: &std::sync::mpsc::Sender<Instant>,
+) {
     let mut number = 0u64;
     let mut next = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -36,7 +40,7 @@ fn write(addresses: &[std::net::Ipv4Addr], stop: &AtomicBool, tell: &std::sync::
             if write_one(&mut stream, number).is_err() {
                 break;
             }
-            let _ = tell.send(Instant::now());
+            let _ = acknowledge.send(Instant::now());
         }
     }
 }
@@ -92,10 +96,10 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
     cluster.volume("disk", 64, 2, 1)?;
     let addresses: Vec<_> = (1..=3).map(|node| cluster.address(node)).collect();
     let stop = Arc::new(AtomicBool::new(false));
-    let (tell, acknowledged) = channel();
+    let (acknowledge, acknowledged) = channel();
     let writer = {
         let (addresses, stop) = (addresses.clone(), stop.clone());
-        std::thread::spawn(move || write(&addresses, &stop, &tell))
+        std::thread::spawn(move || write(&addresses, &stop, &acknowledge))
     };
     let result = kill_all(setting, &mut cluster, &acknowledged);
     stop.store(true, Ordering::Relaxed);
