@@ -136,6 +136,8 @@ pub(super) struct World {
     /// When the phase began that is measured, and what was counted in it: in all, and by seconds.
     pub(super) phase_began: Time,
     pub(super) load: Load,
+    /// Changes with each commit.
+    pub(super) revision: u64,
     pub(super) seconds: Vec<Load>,
     /// What each node has sent to others, if that is counted.
     pub(super) traffic: Option<Vec<Traffic>>,
@@ -185,6 +187,7 @@ impl World {
             successors: BTreeMap::new(),
             phase_began: 0,
             load: Load::default(),
+            revision: 0,
             seconds: Vec::new(),
             traffic: None,
             actions: Vec::new(),

@@ -4,7 +4,7 @@
 //! `node/reach.rs`. How long a call takes is an assumption ([`READ`], [`COMMIT`], [`BYTES_A_SECOND`]). The store itself answers any number
 //! of nodes at once; how much it is asked for is counted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use loadline_san_core::ids::Epoch;
 use loadline_san_core::record::Record;
@@ -36,6 +36,8 @@ const NODE_BYTES: u64 = 500;
 pub(in crate::scale) enum Call {
     /// The record of a volume.
     Read(usize, Epoch),
+    /// Records of several volumes that wait at once: the revision, and those records that were not read at it before.
+    ReadMany(Vec<(usize, Epoch)>),
     /// A compare-and-swap of the record of a volume.
     Propose(usize, Box<Record>, Epoch),
     /// The revision, and the whole configuration: there was a notice.
@@ -61,6 +63,24 @@ pub(in crate::scale) struct Calls {
     jobs: VecDeque<Call>,
     /// A call is under way.
     busy: bool,
+    known: Known,
+}
+
+/// Volumes whose records a node has read at a revision of the store.
+#[derive(Debug, Default)]
+struct Known {
+    revision: u64,
+    records: BTreeSet<usize>,
+}
+
+impl Known {
+    /// Reads records at a revision. Returns how many of them the store is asked for.
+    fn read(&mut self, revision: u64, reads: &[(usize, Epoch)]) -> u64 {
+        if self.revision != revision {
+            *self = Known { revision, records: BTreeSet::new() };
+        }
+        reads.iter().filter(|(volume, _)| self.records.insert(*volume)).count() as u64
+    }
 }
 
 /// What the store was asked for.
@@ -129,6 +149,20 @@ impl Calls {
         }
         queue.push_back(call);
     }
+
+    /// The next call: records come first, and reads that wait one behind the other are one call.
+    fn take(&mut self) -> Option<Call> {
+        let mut reads = Vec::new();
+        while let Some(Call::Read(volume, asked_at)) = self.records.front() {
+            reads.push((*volume, *asked_at));
+            self.records.pop_front();
+        }
+        match reads[..] {
+            [] => self.records.pop_front().or_else(|| self.jobs.pop_front()),
+            [(volume, asked_at)] => Some(Call::Read(volume, asked_at)),
+            _ => Some(Call::ReadMany(reads)),
+        }
+    }
 }
 
 impl World {
@@ -145,11 +179,17 @@ impl World {
             return;
         }
         let calls = &mut process.calls;
-        let Some(call) = calls.records.pop_front().or_else(|| calls.jobs.pop_front()) else { return };
+        let Some(call) = calls.take() else { return };
         calls.busy = true;
+        let known = &calls.known;
+        let unknown = |reads: &[(usize, Epoch)]| match known.revision == self.revision {
+            true => reads.iter().filter(|(volume, _)| !known.records.contains(volume)).count(),
+            false => reads.len(),
+        };
         let life = process.life;
         let takes = match &call {
             Call::Read(..) | Call::Revision => READ,
+            Call::ReadMany(reads) => READ * (1 + unknown(reads) as u64),
             Call::Questions => 2 * READ,
             Call::Propose(..) | Call::Answer(_) => READ + COMMIT,
             Call::Note(_) => COMMIT,
@@ -202,6 +242,15 @@ impl World {
                 self.count(load(1));
                 let record = self.volumes[volume].record.clone();
                 self.step_volume(node, volume, Event::Seen(record, asked_at));
+            }
+            Call::ReadMany(reads) => {
+                let Some(process) = &mut self.nodes[node].process else { return };
+                let asked = process.calls.known.read(self.revision, &reads);
+                self.count(load(1 + asked));
+                for (volume, asked_at) in reads {
+                    let record = self.volumes[volume].record.clone();
+                    self.step_volume(node, volume, Event::Seen(record, asked_at));
+                }
             }
             Call::Propose(volume, record, replaces) => {
                 let (made_by, now) = (record.made_by, self.volumes[volume].record.clone());
@@ -279,6 +328,7 @@ impl World {
 
     /// All nodes notice that something has changed.
     pub(in crate::scale) fn notice(&mut self) {
+        self.revision += 1;
         for node in 0..self.nodes.len() {
             self.call(node, Call::Catalog);
             self.call(node, Call::Questions);

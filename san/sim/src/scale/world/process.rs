@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Volumes that wait for something take each tick, others one of four; so do stores, less often.
+    /// Volumes that wait for something take each tick, all others together one of four. Stores take ticks in turn, less often.
     pub(in crate::scale) fn tick(&mut self, node: usize, life: u64) {
         if !self.is_alive(node, life) {
             return;
@@ -215,10 +215,9 @@ impl World {
         process.ticks += 1;
         let is_settled =
             |volume: &Volume<Blocks>| matches!(volume.status(), Status::Active | Status::Watching);
-        let is_due = |volume: &usize, of: &Volume<Blocks>| {
-            !is_settled(of) || of.unanswered() > 0 || *volume as u64 % IDLE_TICKS == number % IDLE_TICKS
-        };
-        let due = process.volumes.iter().filter(|(volume, of)| is_due(volume, of));
+        let is_due =
+            |of: &Volume<Blocks>| !is_settled(of) || of.unanswered() > 0 || number.is_multiple_of(IDLE_TICKS);
+        let due = process.volumes.iter().filter(|(_, of)| is_due(of));
         let due: Vec<usize> = due.map(|(volume, _)| *volume).collect();
         for volume in due {
             self.step_volume(node, volume, Event::Wake);
