@@ -1,7 +1,9 @@
 //! The store as a SQLite file, for clusters whose nodes share a machine.
 
+mod watch;
+
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
@@ -15,10 +17,6 @@ const APPLICATION: u32 = 0x4c4c_7361;
 const FORMAT: u32 = 1;
 /// How long a change waits for one of another process.
 const BUSY: Duration = Duration::from_secs(3);
-/// How often a watch checks whether a connection has changed the database: that takes some microseconds.
-const CHECKED: Duration = Duration::from_millis(25);
-/// Each of so many of these checks also looks whether the files are still those that were opened.
-const LOOKS: u32 = 8;
 
 /// A connection to the file of a cluster's configuration.
 #[derive(Debug)]
@@ -220,62 +218,7 @@ impl ConfigStore for SqliteStore {
     }
 
     fn watch(&self) -> Result<Box<dyn Watch>, ConfigError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.path, flags).map_err(unavailable)?;
-        // What a store does when it is closed, it alone does: it knows whether the file is still the one that was opened.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(unavailable)?;
-        let mut watch = SqliteWatch {
-            connection,
-            path: self.path.clone(),
-            files: self.files.clone(),
-            seen: None,
-            checks: 0,
-        };
-        watch.seen = watch.version();
-        Ok(Box::new(watch))
-    }
-}
-
-/// A connection that only checks whether others change the database.
-struct SqliteWatch {
-    connection: Connection,
-    path: PathBuf,
-    /// The files that the store has opened.
-    files: Vec<Identity>,
-    /// The version of the data that was seen last; `None` if it could not be read.
-    seen: Option<i64>,
-    /// How often it was checked.
-    checks: u32,
-}
-
-impl SqliteWatch {
-    /// A number that changes when another connection changes the database (`PRAGMA data_version`). `None` if it cannot be read, or the
-    /// files are found not to be those that were opened.
-    fn version(&mut self) -> Option<i64> {
-        self.checks = self.checks.wrapping_add(1);
-        if self.seen.is_none() || self.checks.is_multiple_of(LOOKS) {
-            is_same(&self.path, &self.files).ok()?;
-        }
-        let mut query = self.connection.prepare_cached("PRAGMA data_version").ok()?;
-        query.query_row([], |row| row.get(0)).ok()
-    }
-}
-
-impl Watch for SqliteWatch {
-    fn wait(&mut self, limit: Duration) -> bool {
-        let begun = Instant::now();
-        loop {
-            let version = self.version();
-            if version != self.seen {
-                self.seen = version;
-                return true;
-            }
-            let left = limit.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            std::thread::sleep(CHECKED.min(left));
-        }
+        Ok(Box::new(watch::SqliteWatch::open(&self.path, &self.files)?))
     }
 }
 

@@ -12,7 +12,7 @@ use loadline_base::limits::STACK;
 use tokio::sync::watch;
 
 /// How long a store is waited for before it is looked whether the thread is to end.
-const TURN: Duration = Duration::from_millis(50);
+const TURN: Duration = Duration::from_millis(100);
 
 /// A connection to a store by which a thread waits for changes, of this process and of others.
 pub trait Watch: Send {
