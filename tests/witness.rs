@@ -114,7 +114,9 @@ fn the_how_to_of_two_nodes_and_a_witness_works_to_the_letter() {
     if !hosts::possible() {
         return;
     }
-    let rack = Rack::start(&[("node-1", 1), ("node-2", 2), ("witness", 3), ("node-3", 4), ("client", 5)]);
+    let hosts =
+        [("node-1", 1), ("node-2", 2), ("witness", 3), ("witness-2", 4), ("client", 5), ("node-3", 6)];
+    let rack = Rack::start(&hosts);
     for host in ["node-1", "node-2", "node-3", "client"] {
         rack.put(host, "loadline_0.1.0_amd64.deb", "");
     }
@@ -157,6 +159,8 @@ fn the_how_to_of_two_nodes_and_a_witness_works_to_the_letter() {
     reader.own_by_node_1();
     reader.rack.connect("node-1", "node-2", false);
     load.goes_on();
+    // The owner excludes the other copy for a request only.
+    reader.run("client", &format!("nbdcopy 'nbds://10.0.0.1/vm-7?{tls}' /root/read"));
     reader.follow_to("The link between the nodes is lost");
     reader.rack.connect("node-1", "node-2", true);
     reader.own_by_node_1();
@@ -180,10 +184,32 @@ fn the_how_to_of_two_nodes_and_a_witness_works_to_the_letter() {
     reader.wait_for_status("node-1", DEGRADED);
     let load = Load::start(&addresses);
     reader.rack.plug("node-2");
-    reader.own_by_node_1();
 
+    // Its machine never comes back, and another one takes its place.
+    reader.own_by_node_1();
     load.goes_on();
+    reader.rack.power_off("witness");
+    reader.follow_to("Replace the witness");
+    load.goes_on();
+    reader.own_by_node_1();
+    reader.rack.power_off("node-2");
+    load.goes_on();
+    reader.follow_to("Replace a node");
+    load.goes_on();
+
+    // Both volumes have two copies, and any one of the three machines may be lost.
+    reader.run("node-1", "etcdctl endpoint health");
+    for (lost, status_at) in [("witness-2", "node-1"), ("node-3", "node-1"), ("node-1", "node-3")] {
+        reader.own_by_node_1();
+        let status = reader.run("node-1", "loadline san status");
+        assert_eq!(status.matches("2 of 2").count(), 2, "{status}");
+        reader.rack.unplug(lost);
+        reader.wait_for_status(status_at, DEGRADED);
+        load.goes_on();
+        reader.rack.plug(lost);
+    }
+    reader.own_by_node_1();
     load.stop();
-    reader.run("client", &format!("nbdcopy 'nbds://10.0.0.1/vm-7?{tls}' /root/read"));
+    reader.run("client", &format!("nbdcopy 'nbds://10.0.0.6/vm-7?{tls}' /root/read"));
     reader.run("client", "cmp -n 8388608 /root/written /root/read");
 }
