@@ -3,6 +3,8 @@
 
 #[path = "../../../tests/support/browser.rs"]
 mod browser;
+#[path = "../../../tests/support/memory.rs"]
+mod memory;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +83,7 @@ fn text<'a>(shown: &'a Value, key: &str) -> &'a str {
 
 #[test]
 fn a_run_in_progress_with_a_lost_worker_and_hostile_names_shows_what_there_is_and_says_what_is_missing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let study = format!(
         "name = \"hostile\"\ndescription = {HOSTILE:?}\nprofiles = [\"B4-T1-O8-W0-PR\", \"B8-T1-O8-W0-PR\"]\n\
          [phases]\nmeasure = \"3s\"\n[run]\nrepeats = 2\n",
@@ -114,7 +116,7 @@ fn a_run_in_progress_with_a_lost_worker_and_hostile_names_shows_what_there_is_an
 
 #[test]
 fn a_run_without_a_single_io_says_that_there_is_no_latency() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let study = "name = \"silent\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[phases]\nmeasure = \"3s\"\n[run]\nrepeats = 1\n";
     let page = run(folder.path(), study, |result, _| {
         measured(result, 0, ["node-1/0", "node-1/1"]);
@@ -134,7 +136,7 @@ fn a_run_without_a_single_io_says_that_there_is_no_latency() {
 
 #[test]
 fn a_run_of_which_nothing_is_complete_yet_has_a_page_too() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let study = "name = \"begun\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[run]\nrepeats = 2\n";
     let shown = shown(&run(folder.path(), study, |_, _| false), &[]);
     assert!(text(&shown, "text").contains("missing: 2 of 2 steps"), "{shown}");
@@ -143,7 +145,7 @@ fn a_run_of_which_nothing_is_complete_yet_has_a_page_too() {
 
 #[test]
 fn a_run_of_a_thousand_steps_has_a_page() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let study = "name = \"long\"\n[matrix]\nblock_size = [\"4K\", \"8K\", \"16K\", \"64K\", \"256K\"]\n\
                  outstanding = [1, 2, 4, 8, 16]\nwrite_percent = [0, 30, 70, 100]\n[phases]\nmeasure = \"3s\"\n\
                  [run]\nrepeats = 10\n";
@@ -159,7 +161,7 @@ fn a_run_of_a_thousand_steps_has_a_page() {
 
 #[test]
 fn a_page_that_is_cut_short_says_so() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let study =
         "name = \"cut\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[phases]\nmeasure = \"3s\"\n[run]\nrepeats = 2\n";
     let page = run(folder.path(), study, |result, _| {

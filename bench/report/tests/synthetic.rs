@@ -1,6 +1,9 @@
 //! Reports on a run folder that was put together by hand: what they look like, and that no damage to the folder makes
 //! one of them lie.
 
+#[path = "../../../tests/support/memory.rs"]
+mod memory;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -130,7 +133,7 @@ fn report(run: &Path) -> Report {
 
 #[test]
 fn the_table_of_steps_and_of_loads_in_text() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let report = report(&synthetic(folder.path()));
     assert_eq!(
         table::steps(&report),
@@ -161,7 +164,7 @@ fn repeated(report: &mut Report, times: usize) {
 
 #[test]
 fn repeats_that_lost_workers_have_no_confidence_level() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let mut report = report(&synthetic(folder.path()));
     repeated(&mut report, 9);
     report.steps[8].iops = 50_000.0;
@@ -180,7 +183,7 @@ fn repeats_that_lost_workers_have_no_confidence_level() {
 
 #[test]
 fn findings_limits_and_what_is_missing_are_sentences() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let sentences = findings::sentences(&report(&synthetic(folder.path())));
     assert_eq!(
         sentences,
@@ -195,7 +198,7 @@ fn findings_limits_and_what_is_missing_are_sentences() {
 
 #[test]
 fn files_for_programs_and_people_are_written_beside_the_run() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let run = synthetic(folder.path());
     let report = report(&run);
     let files = write::files(&report, &RunFolder::open(&run).unwrap(), None).unwrap();
@@ -256,7 +259,7 @@ fn at_every_byte(file: &Path, mut ask: impl FnMut(usize, usize)) {
 
 #[test]
 fn a_run_or_step_file_cut_off_at_any_byte_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let run = synthetic(folder.path());
     let manifest = run.join("run.json");
     at_every_byte(&manifest, |length, whole| match RunFolder::open(&run) {
@@ -284,7 +287,7 @@ fn a_run_or_step_file_cut_off_at_any_byte_is_refused_by_name() {
 
 #[test]
 fn any_other_file_cut_off_at_any_byte_changes_no_figure() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let run = synthetic(folder.path());
     let whole = table::steps(&report(&run));
     let opened = RunFolder::open(&run).unwrap();
@@ -303,7 +306,7 @@ fn any_other_file_cut_off_at_any_byte_changes_no_figure() {
 
 #[test]
 fn a_series_that_was_cut_off_is_said_and_is_in_no_figure() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let run = synthetic(folder.path());
     let opened = RunFolder::open(&run).unwrap();
     let seconds = opened.step_path(&opened.plan.steps[0]).join("seconds.jsonl");
@@ -318,7 +321,7 @@ fn a_series_that_was_cut_off_is_said_and_is_in_no_figure() {
 
 #[test]
 fn one_damaged_step_is_named_and_the_others_are_shown() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     let run = synthetic(folder.path());
     let opened = RunFolder::open(&run).unwrap();
     let file = |step: usize| opened.step_path(&opened.plan.steps[step]).join("result.json");
@@ -345,7 +348,7 @@ fn one_damaged_step_is_named_and_the_others_are_shown() {
 
 #[test]
 fn what_is_no_run_at_all_is_said() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory::folder();
     for (path, part) in
         [(folder.path().to_path_buf(), "it has no run.json"), (folder.path().join("x"), "no run in")]
     {
