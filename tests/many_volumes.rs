@@ -1,4 +1,4 @@
-//! Many volumes are made, attached, shown and found again like one.
+//! Many volumes are made, attached, shown and found again like one; and what interrupted commands leave is removed.
 
 mod nodes;
 
@@ -82,4 +82,95 @@ fn a_volume_that_is_made_attached_stays_at_its_node_until_it_is_attached_elsewhe
     cluster.loadline(&["volume", "detach", "disk"]);
     let (code, said) = cluster.try_loadline(&["volume", "create", "a{1..}", "--size", "1MiB"]);
     assert!(code == 2 && said.contains("a{1..}"), "{code}: {said}");
+}
+
+/// Waits until this holds of what a node shows of everything.
+fn wait_for(cluster: &Cluster, node: u8, what: &str, holds: impl Fn(&Value) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let (_, body) = cluster.request(node, "GET", "/v1/status", "");
+        let shown: Value = serde_json::from_str(&body).expect("it is JSON");
+        if holds(&shown) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {body}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn names(shown: &Value) -> Vec<&str> {
+    shown["volumes"].as_array().expect("it is a list").iter().filter_map(|of| of["name"].as_str()).collect()
+}
+
+#[test]
+fn what_an_interrupted_creation_leaves_is_removed_and_its_name_can_be_used_again() {
+    let mut cluster = Cluster::start(3);
+    let wanted = r#"{"names": ["db-1", "db-2"], "bytes": 1048576, "copies": 3, "log_bytes": 33554432}"#;
+    let being_made = |shown: &Value| names(shown) == ["db-1", "db-2"];
+    // A node that is stopped makes no copies, so the command waits.
+    cluster.signal(3, "STOP");
+    let client = cluster.begin_request(1, "/v1/volume-batch", wanted);
+    wait_for(&cluster, 2, "they are being made", being_made);
+    let (code, said) =
+        cluster.try_loadline(&["volume", "create", "db-1", "--size", "1MiB", "--log", "32MiB"]);
+    assert!(code != 0 && said.contains("is being made by a command at node node-1"), "{code}: {said}");
+    // The client disconnects.
+    drop(client);
+    wait_for(&cluster, 2, "they are removed", |shown| names(shown).is_empty());
+    // The node that makes them dies. Their names can be used at once, and what is left of others goes by itself.
+    let _client = cluster.begin_request(1, "/v1/volume-batch", wanted);
+    wait_for(&cluster, 2, "they are being made", being_made);
+    cluster.kill(1);
+    cluster.signal(3, "CONT");
+    cluster.loadline_at(2, &["volume", "create", "db-1", "--size", "1MiB", "--log", "32MiB", "--attach"]);
+    wait_for(&cluster, 2, "the other one is removed", |shown| names(shown) == ["db-1"]);
+    client::read_once(cluster.addresses()[1], "db-1").expect("it is served");
+    cluster.start_node(1);
+    cluster.wait_until("db-1", "healthy", Duration::from_secs(20));
+}
+
+/// A command that was to make a volume larger is interrupted: what was promised for that is free again, and the volume can grow later.
+#[test]
+fn what_an_interrupted_growth_leaves_is_free_again() {
+    // Beyond 16 GiB a volume has another group. The devices have 1 GiB each, and promise more than they have.
+    let mut cluster = Cluster::start_with(3, &["--overcommit", "10000"], "");
+    let kind = ["--size", "1GiB", "--copies", "3", "--log", "32MiB", "--at", "node-1", "--attach"];
+    cluster.loadline(&[&["volume", "create", "disk"][..], &kind].concat());
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    let promised = |shown: &Value| -> Vec<u64> {
+        let devices = shown["devices"].as_array().expect("it is a list").iter();
+        devices.map(|device| device["promised"].as_u64().expect("it is a number")).collect()
+    };
+    let (_, status) = cluster.request(1, "GET", "/v1/status", "");
+    let before = promised(&serde_json::from_str(&status).expect("it is JSON"));
+    let grow = r#"{"bytes": 18253611008}"#;
+    // A node that is stopped makes no copies, so the command waits.
+    cluster.signal(3, "STOP");
+    let client = cluster.begin_request(1, "/v1/volumes/disk/resize", grow);
+    wait_for(&cluster, 2, "room is promised", |shown| promised(shown)[1] > before[1]);
+    let (code, said) = cluster.try_loadline(&["volume", "resize", "disk", "--size", "18GiB"]);
+    assert!(code != 0 && said.contains("another command changes the size"), "{code}: {said}");
+    drop(client);
+    wait_for(&cluster, 2, "it is free again", |shown| promised(shown)[1] == before[1]);
+    cluster.signal(3, "CONT");
+    wait_for(&cluster, 2, "also at the other node", |shown| promised(shown) == before);
+    // The owner dies. The next owner does the same.
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    cluster.signal(3, "STOP");
+    let _client = cluster.begin_request(1, "/v1/volumes/disk/resize", grow);
+    wait_for(&cluster, 2, "room is promised", |shown| promised(shown)[1] > before[1]);
+    cluster.kill(1);
+    cluster.signal(3, "CONT");
+    wait_for(&cluster, 2, "it is free again", |shown| promised(shown)[1..] == before[1..]);
+    cluster.start_node(1);
+    wait_for(&cluster, 2, "also at the former owner", |shown| promised(shown) == before);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    let owner = cluster.owner("disk");
+    cluster.loadline_at(owner, &["volume", "resize", "disk", "--size", "18GiB"]);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(20));
+    assert!(
+        cluster.loadline(&["volume", "show", "disk"]).contains("18GiB"),
+        "{}",
+        cluster.loadline(&["volume", "show", "disk"])
+    );
 }

@@ -280,6 +280,15 @@ impl Cluster {
         (status.expect("it has a status"), body.into())
     }
 
+    /// Sends a request of HTTP, and does not wait for the answer. The client disconnects when the returned stream is dropped.
+    pub(crate) fn begin_request(&self, node: u8, path: &str, body: &str) -> std::net::TcpStream {
+        let mut stream = std::net::TcpStream::connect((self.address(node), 7400)).expect("it answers");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json");
+        let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("it listens");
+        stream
+    }
+
     /// CPU time that a node's process has used.
     pub(crate) fn cpu(&self, node: u8) -> Duration {
         let child = self.nodes[node as usize - 1].as_ref().expect("it runs");

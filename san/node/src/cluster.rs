@@ -238,7 +238,7 @@ pub fn invite(settings: &NodeSettings, life: Duration) -> Result<Token, JoinErro
     let expired = token::expired(&mut *store)?;
     if !expired.is_empty() {
         // Another command may remove them at the same time.
-        let _ = steps::each(&mut *store, &expired)?;
+        let _ = steps::each(&mut *store, expired)?;
     }
     let (token, invited) = Token::make(&cluster.id, &identity.authority, life);
     if !store.commit(&[invited])? {

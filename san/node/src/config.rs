@@ -168,7 +168,8 @@ pub enum ConfigError {
     Contended,
 }
 
-/// Changes that one commit may have. Etcd refuses a transaction of more than 128 operations, and one is for the key `moved`.
+/// Changes that one commit may have. Etcd refuses a transaction of more than 128 operations; one is for the key `moved`, and one for the
+/// number of the commit.
 pub const MOST_CHANGES: usize = 120;
 
 /// A store of keys and values. Every call waits a few seconds at most.
@@ -185,7 +186,8 @@ pub trait ConfigStore: Send {
     /// After the error [`ConfigError::Unavailable`] they may have been made or not.
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError>;
 
-    /// A number that is higher after every commit that was made.
+    /// A number that is higher after every commit that has changed something, and stays the same while everything does. It is comparable with
+    /// numbers of the same connection only. The version of each value is this number at most.
     fn revision(&mut self) -> Result<u64, ConfigError>;
 
     /// A connection of its own by which another thread waits for changes. It is closed before the store.

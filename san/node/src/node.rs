@@ -18,6 +18,9 @@
 //! | `security` | this node's identity |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
+//! | `store_state` | whether the configuration store answers, and goes on from where it was |
+//! | `under_way` | which volumes the commands that run here make |
+//! | `unfinished` | what interrupted commands have left is taken back |
 //! | [`manage`] | the commands of people: volumes, devices, nodes |
 
 mod allocation;
@@ -36,6 +39,9 @@ pub(crate) mod refusals;
 pub(crate) mod security;
 mod sessions;
 pub(crate) mod sockets;
+mod store_state;
+mod under_way;
+mod unfinished;
 mod unproved;
 mod unusable;
 mod volume_sockets;
@@ -68,6 +74,8 @@ use life::{begin_life, cluster_id, spin, start_loop, who_is};
 use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
+use store_state::StoreState;
+use under_way::UnderWay;
 pub(crate) use unproved::Entered;
 use unproved::Unproved;
 use volume_sockets::VolumeSocket;
@@ -158,10 +166,8 @@ pub(crate) struct NodeState {
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
-    /// Since when the configuration store does not answer, and why, if the last try failed.
-    config_fault: Option<(Instant, String)>,
-    /// The configuration is older than it was: the revision that was seen, and the one that was there.
-    went_back: Option<(u64, u64)>,
+    /// Whether the configuration store answers and goes on.
+    pub(crate) store: StoreState,
     /// Volumes that the loops know, and whether they are watched.
     volumes: BTreeMap<u64, bool>,
     /// Volumes whose clients are let in here.
@@ -195,46 +201,19 @@ impl NodeState {
         Some(taken * space.superblock().chunk_bytes)
     }
 
-    /// The store is at this revision, where it was at that one before it was asked. Fails if it went back, and from then on:
-    /// what it holds since may be of another history, whatever its revision is.
-    pub(crate) fn goes_on(&mut self, was: u64, is: u64) -> Result<(), ConfigError> {
-        if is < was && self.went_back.is_none() {
-            self.went_back = Some((was, is));
-            tracing::error!("{}", ConfigError::WentBack { was, is });
-        }
-        match self.went_back {
-            Some((was, is)) => Err(ConfigError::WentBack { was, is }),
-            None => Ok(()),
-        }
-    }
-
-    /// Why this node does not use the configuration store, if it does not.
-    pub(crate) fn store_fault(&self) -> Option<String> {
-        let went_back = self.went_back.map(|(was, is)| ConfigError::WentBack { was, is }.to_string());
-        let silent = self.config_fault.as_ref();
-        went_back
-            .or_else(|| silent.map(|(since, why)| format!("{why} (for {} s)", since.elapsed().as_secs())))
-    }
-
-    /// Remembers whether the configuration store answers, and if not, why.
-    pub(crate) fn learn_store_fault(&mut self, why: Option<String>) {
-        let since = self.config_fault.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        self.config_fault = why.map(|why| (since, why));
-    }
-
-    /// The configuration is older than it was.
-    pub(crate) fn went_back(&self) -> bool {
-        self.went_back.is_some()
-    }
-
     /// This is the configuration, as far as is known. It never goes back: two readers may deliver it in any order, and
-    /// what was closed or made anew by an older one would be lost.
-    pub(crate) fn learn(&mut self, catalog: Catalog) {
+    /// what was closed or made anew by an older one would be lost. Fails if it does not continue what was known before: then an older copy
+    /// was put back, and its revision has grown since.
+    pub(crate) fn learn(&mut self, catalog: Catalog) -> Result<(), ConfigError> {
         if catalog.revision >= self.catalog.revision {
+            if let Some(is) = catalog.contradicts(&self.catalog) {
+                return self.store.goes_on(self.catalog.revision, is);
+            }
             let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
             lines.iter().for_each(|(volume, line)| tracing::info!(volume, "{line}"));
             self.catalog = catalog;
         }
+        Ok(())
     }
 }
 
@@ -248,6 +227,7 @@ struct Inner {
     me: Owner,
     cluster: ClusterId,
     config: Config,
+    under_way: UnderWay,
     /// Where the configuration store is.
     store: Arc<Mutex<StoreUrl>>,
     loops: Vec<LoopSender>,
@@ -319,6 +299,7 @@ impl Node {
             me,
             cluster,
             config,
+            under_way: UnderWay::default(),
             store,
             loops,
             security,
@@ -338,6 +319,7 @@ impl Node {
                 error = serving.reconcile_for_ever() => error,
                 () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
+                () = serving.finish_for_ever() => unreachable!("it goes on"),
                 () = serving.renew_for_ever() => unreachable!("it goes on"),
                 error = clients => error,
                 error = api => error,
@@ -560,11 +542,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_that_went_back_is_not_believed_whatever_comes_after() {
-        let mut state = NodeState::default();
-        for (was, is, believed) in [(0, 5, true), (5, 5, true), (5, 4, false), (5, 9, false), (9, 10, false)]
-        {
-            assert_eq!(state.goes_on(was, is).is_ok(), believed, "{was} {is}");
+    fn an_older_copy_whose_revision_has_grown_is_not_believed() {
+        let catalog = |revision, keys: &[(&str, u64)]| Catalog {
+            revision,
+            versions: Arc::new(keys.iter().map(|(key, version)| ((*key).to_owned(), *version)).collect()),
+            ..Catalog::default()
+        };
+        let known = catalog(9, &[("a", 3), ("b", 9), ("c", 5)]);
+        for (next, goes_on) in [
+            (catalog(12, &[("a", 3), ("b", 9), ("c", 5)]), true),
+            (catalog(12, &[("a", 12), ("c", 5), ("d", 11)]), true),
+            // The value of an earlier version, also if others were changed since.
+            (catalog(12, &[("a", 3), ("b", 7), ("c", 5)]), false),
+            (catalog(12, &[("a", 3), ("b", 7), ("d", 12)]), false),
+            // A key that had been removed.
+            (catalog(12, &[("a", 3), ("b", 9), ("e", 4)]), false),
+        ] {
+            let mut state = NodeState { catalog: known.clone(), ..NodeState::default() };
+            assert_eq!(state.learn(next.clone()).is_ok(), goes_on, "{next:?}");
+            assert_eq!(state.catalog.revision, if goes_on { 12 } else { 9 });
+            assert_eq!(state.store.went_back(), !goes_on);
         }
     }
 
@@ -572,7 +569,7 @@ mod tests {
     fn what_is_known_of_the_configuration_never_goes_back() {
         let mut state = NodeState::default();
         for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
-            state.learn(Catalog { revision, ..Catalog::default() });
+            state.learn(Catalog { revision, ..Catalog::default() }).unwrap();
             assert_eq!(state.catalog.revision, known);
         }
     }

@@ -23,11 +23,18 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 const ROUTES: [Route; 23] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
-    ("post", "/v1/volumes", "Make a volume", Some(of::<CreateVolume>), of::<()>),
+    (
+        "post",
+        "/v1/volumes",
+        "Make a volume. If the client disconnects before the answer, a volume that is not ready yet is removed",
+        Some(of::<CreateVolume>),
+        of::<()>,
+    ),
     (
         "post",
         "/v1/volume-batch",
-        "Make volumes that differ in their names only: all of them or none; and attach them, if that is wanted",
+        "Make volumes that differ in their names only: all of them or none; and attach them, if that is wanted. If the client disconnects \
+         before the answer, volumes that are not ready yet are removed",
         Some(of::<CreateVolumes>),
         of::<Vec<MadeVolume>>,
     ),
@@ -47,7 +54,13 @@ const ROUTES: [Route; 23] = [
         Some(of::<Detach>),
         of::<()>,
     ),
-    ("post", "/v1/volumes/{name}/resize", "Make it larger", Some(of::<Resize>), of::<()>),
+    (
+        "post",
+        "/v1/volumes/{name}/resize",
+        "Make it larger. If the client disconnects before the answer, the size may stay as it is",
+        Some(of::<Resize>),
+        of::<()>,
+    ),
     (
         "post",
         "/v1/volumes/{name}/recover",

@@ -8,6 +8,7 @@
 //! | `volume/<id>` | [`Volume`] |
 //! | `name/<name>` | the id of the volume that has it |
 //! | `replica/<id>` | [`Replica`] |
+//! | `plan/<volume>` | the [`Plan`] of a command that makes this volume, or makes it larger |
 //! | `token/<id>` | an [`Invitation`](crate::identity::token::Invitation) |
 //! | `access/<name>` | an [`Access`] to the API |
 //! | `record/<id>` | the record of a volume, as [`loadline_san_protocol::record`] writes it |
@@ -17,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use loadline_san_export::front_ends::Protocol;
 use serde::de::DeserializeOwned;
@@ -226,11 +228,37 @@ pub enum ReplicaState {
     Dropping,
 }
 
+/// What a command is to make of a volume. It is there from the first commit on until all is made. A node that finds one whose command does
+/// not run any more takes back what was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The node that carries out the command.
+    pub node: u32,
+    /// Replicas that later commits make. Their devices have promised room for them already.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<PlannedReplica>,
+}
+
+/// A replica that a later commit makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedReplica {
+    /// Its id.
+    pub id: u64,
+    /// Of which group of the volume.
+    pub group: u32,
+    /// The device that is to have it.
+    pub device: u32,
+}
+
 /// All of it, as it was at one moment; with the version of each.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     /// When that was: a later one has a higher revision.
     pub revision: u64,
+    /// The version of each key.
+    pub versions: Arc<BTreeMap<String, u64>>,
     /// The cluster.
     pub cluster: Option<(Cluster, u64)>,
     /// Nodes by id.
@@ -241,6 +269,8 @@ pub struct Catalog {
     pub volumes: BTreeMap<u64, (Volume, u64)>,
     /// Replicas by id.
     pub replicas: BTreeMap<u64, (Replica, u64)>,
+    /// Plans of commands by the volume.
+    pub plans: BTreeMap<u64, (Plan, u64)>,
     /// Records of volumes, as they are kept.
     pub records: BTreeMap<u64, Stored>,
     /// Accesses to the API by name.
@@ -251,7 +281,8 @@ impl Catalog {
     /// Reads all of it.
     pub fn read(store: &mut dyn ConfigStore) -> Result<Catalog, ConfigError> {
         let (revision, listed) = store.list("")?;
-        let mut catalog = Catalog { revision, ..Catalog::default() };
+        let versions = listed.iter().map(|(key, stored)| (key.clone(), stored.version)).collect();
+        let mut catalog = Catalog { revision, versions: Arc::new(versions), ..Catalog::default() };
         for (key, stored) in listed {
             let broken = || ConfigError::Broken { key: key.clone(), why: "it is no id".into() };
             let (kind, id) = key.split_once('/').unwrap_or((&key, "0"));
@@ -263,12 +294,21 @@ impl Catalog {
                 "device" => _ = catalog.devices.insert(id()? as u32, parse(&key, &stored)?),
                 "volume" => _ = catalog.volumes.insert(id()?, parse(&key, &stored)?),
                 "replica" => _ = catalog.replicas.insert(id()?, parse(&key, &stored)?),
+                "plan" => _ = catalog.plans.insert(id()?, parse(&key, &stored)?),
                 "access" => _ = catalog.accesses.insert(name.into(), parse(&key, &stored)?),
                 "record" => _ = catalog.records.insert(id()?, stored),
                 _ => {}
             }
         }
         Ok(catalog)
+    }
+
+    /// The version of a key that shows that this configuration does not continue an earlier one, whatever its revision is: the version is not
+    /// above the earlier revision, and the key did not have it then. `None` if there is none.
+    pub fn contradicts(&self, earlier: &Catalog) -> Option<u64> {
+        let older = self.versions.iter().filter(|(_, version)| **version <= earlier.revision);
+        let mut unknown = older.filter(|(key, version)| earlier.versions.get(*key) != Some(version));
+        unknown.next().map(|(_, version)| *version)
     }
 
     /// The volume of this name.

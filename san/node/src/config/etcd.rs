@@ -1,7 +1,7 @@
 //! The store in an etcd, for clusters whose nodes are hosts of their own.
 //!
-//! Keys of a cluster are `PREFIX/format` (which format it has) and `PREFIX/data/KEY`. The version of a value is etcd's `mod_revision`; the
-//! revision of the store is that of the whole etcd.
+//! Keys of a cluster are `PREFIX/format` (which format it has), `PREFIX/data/KEY`, and `PREFIX/commits/CLIENT` (the last commit of a client). The version of a value is etcd's `mod_revision`; the
+//! revision of the store is that of the etcd when a change of the cluster's keys was seen last, so changes of other keys do not raise it.
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -138,8 +138,12 @@ impl ConfigStore for EtcdStore {
 
     fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
         let (prefix, before) = (self.address.data_key(prefix), self.address.data_key("").len());
-        let (revision, listed) =
-            self.call(move |members| Box::pin(async move { members.list(&prefix).await }))?;
+        let (revision, listed) = self.call(move |members| {
+            Box::pin(async move {
+                let (at, listed) = members.list(&prefix).await?;
+                Ok((members.revision_at(Some(at)).await?, listed))
+            })
+        })?;
         Ok((revision, listed.into_iter().map(|(key, stored)| (key[before..].to_owned(), stored)).collect()))
     }
 
@@ -158,7 +162,7 @@ impl ConfigStore for EtcdStore {
         let address = self.address.clone();
         let watch = store.call(move |members| {
             Box::pin(async move {
-                let revision = members.revision().await?;
+                let revision = members.revision_of_etcd().await?;
                 Ok(watch::start(address, members.used(), revision))
             })
         })?;

@@ -11,6 +11,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_protocol::record;
 use tokio::sync::oneshot;
 
+use super::steps::{Each, Step};
 use super::watch::{Changes, Watcher};
 use super::{Change, ConfigError, ConfigStore};
 use crate::event_loop::LoopSender;
@@ -81,6 +82,29 @@ impl Config {
             Ok(Err(_)) => Err(ConfigError::Unavailable("its thread has ended".into())),
             Err(_) => Err(ConfigError::Unavailable(format!("not within {} s", LIMIT.as_secs()))),
         }
+    }
+
+    /// Makes a change that has several commits: each call of `step` is a job of its own, so other callers wait for one step at most. If
+    /// the caller drops the future, no further step is made.
+    pub async fn in_steps<T: Send + 'static>(
+        &self,
+        step: impl FnMut(&mut dyn ConfigStore) -> Result<Step<T>, ConfigError> + Send + 'static,
+    ) -> Result<T, ConfigError> {
+        let mut next = step;
+        loop {
+            let (done, step) = self.call(move |store| Ok((next(store)?, next))).await?;
+            match done {
+                Step::Done(result) => return Ok(result),
+                Step::More => next = step,
+            }
+        }
+    }
+
+    /// Makes changes of which each is safe alone, in as many commits as they need. Returns whether all were made: if not, read the
+    /// configuration again.
+    pub async fn each(&self, changes: Vec<Change>) -> Result<bool, ConfigError> {
+        let mut each = Each::new(changes);
+        self.in_steps(move |store| each.step(store)).await
     }
 
     /// What is the record? The loop gets the answer, if there is one; otherwise it asks again.
@@ -399,6 +423,33 @@ mod tests {
             homes: BTreeMap::from([(ReplicaId(9), NodeId(1))]),
             groups: vec![Group { in_sync: BTreeSet::from([ReplicaId(9)]), ..Group::default() }],
         }
+    }
+
+    #[test]
+    fn a_long_change_delays_others_by_one_step_and_ends_with_its_caller() {
+        const STEPS: usize = 5;
+        let changes = |kind: &str| -> Vec<Change> {
+            let key = |id| Change { key: format!("{kind}/{id}"), expected: None, value: Some(b"x".to_vec()) };
+            (0..STEPS * crate::config::MOST_CHANGES).map(key).collect()
+        };
+        let config = Config::start(Box::new(MemoryStore::default())).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let revision = || config.call(|store| store.revision());
+            let (made, between) = tokio::join!(config.each(changes("a")), revision());
+            assert!(made.unwrap());
+            assert_eq!(between.unwrap(), 1, "the other caller waits for one step");
+            let begun = revision().await.unwrap();
+            let mut long = Box::pin(config.each(changes("b")));
+            tokio::select! {
+                biased;
+                made = &mut long => panic!("it has more steps: {made:?}"),
+                at = revision() => assert_eq!(at.unwrap(), begun + 1),
+            }
+            drop(long);
+            let (one, next) = (revision().await.unwrap(), revision().await.unwrap());
+            assert!(one == next && next <= begun + 2, "{begun} {one} {next}");
+        });
     }
 
     #[test]

@@ -7,10 +7,12 @@ mod change;
 mod create;
 mod devices;
 mod faults;
+pub(super) mod growth;
 mod health;
 mod local;
 pub(crate) mod no_room;
 mod nodes;
+mod plan;
 mod recover;
 pub(crate) mod room;
 mod scrub;
@@ -35,8 +37,8 @@ use crate::config::ConfigError;
 use crate::config::catalog::Catalog;
 
 pub use change::Resize;
+pub use create::MadeVolume;
 pub(super) use create::is_new;
-pub use create::{CreateVolumes, MadeVolume};
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use local::{
@@ -49,7 +51,8 @@ pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use tls::RequireTls;
 pub use trace::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
-pub use volumes::{CreateVolume, Use, WaysView};
+pub(super) use volumes::RemoveVolume;
+pub use volumes::{CreateVolume, CreateVolumes, Use, WaysView};
 
 /// Why something is not done.
 #[derive(Debug, Error)]
@@ -149,9 +152,10 @@ impl Node {
             other => Ok((other, Some(Catalog::read(store)?))),
         });
         let (revision, catalog) = news.await?;
-        self.state().goes_on(known, revision)?;
+        self.state().store.learn_fault(None);
+        self.state().store.goes_on(known, revision)?;
         if let Some(catalog) = catalog {
-            self.state().learn(catalog);
+            self.state().learn(catalog)?;
         }
         *last = Some(begun);
         Ok(())

@@ -1,4 +1,5 @@
-//! Copies move away from nodes and devices that are drained or replaced, and to nodes that a person names.
+//! Copies move away from nodes and devices that are drained or replaced, and to nodes that a person names. And what an interrupted command
+//! has left of a volume that was to grow is taken back: like a move, only the volume's owner can do that.
 //!
 //! ```text
 //!   a replica is to leave ─▶ another is made in its stead ─▶ becomes a member ─▶ has everything ─▶ the old one leaves
@@ -19,9 +20,8 @@ use loadline_san_protocol::record;
 
 use super::Node;
 use super::allocation::{blocks_of, devices, new_replica};
-use super::manage::{ManageError, no_room, room};
+use super::manage::{ManageError, growth, no_room, room};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, VolumeState, change};
-use crate::config::steps;
 use crate::config::{Change, ConfigError};
 use crate::event_loop::command::LoopCommand;
 use crate::unusable::Unusable;
@@ -30,6 +30,27 @@ use crate::unusable::Unusable;
 const WAITS: Duration = Duration::from_secs(30);
 /// Between two steps.
 const STEP: Duration = Duration::from_millis(300);
+
+/// How long after an attempt to take back an interrupted growth the next one is made.
+const GROWTH: Duration = Duration::from_secs(5);
+
+/// Volumes that were promised more than their records have, as of a revision: they are searched for only when something has changed.
+#[derive(Debug, Default)]
+struct Growing {
+    revision: Option<u64>,
+    volumes: BTreeSet<u64>,
+}
+
+impl Growing {
+    fn volumes(&mut self, catalog: &Catalog) -> &BTreeSet<u64> {
+        if self.revision != Some(catalog.revision) {
+            let volumes =
+                catalog.volumes.keys().copied().filter(|id| growth::is_left(catalog, *id)).collect();
+            *self = Growing { revision: Some(catalog.revision), volumes };
+        }
+        &self.volumes
+    }
+}
 
 /// Where a replica may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,17 +119,23 @@ fn is_member(record: &Record, id: u64, replica: &Replica) -> bool {
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn move_for_ever(&self) {
+        let mut growing = Growing::default();
+        let mut tried: BTreeMap<u64, Instant> = BTreeMap::new();
         loop {
             tokio::time::sleep(STEP).await;
-            if self.state().went_back() {
+            if self.state().store.went_back() {
                 continue;
             }
-            let (volumes, claimed) = {
+            let (moving, growing, claimed) = {
                 let state = self.state();
                 let moving = leaving(&state.catalog);
                 let volume = |id: &u64| state.catalog.replicas.get(id).map(|(replica, _)| replica.volume);
-                (moving.keys().filter_map(volume).collect::<BTreeSet<u64>>(), state.claimed.clone())
+                let moving: BTreeSet<u64> = moving.keys().filter_map(volume).collect();
+                (moving, growing.volumes(&state.catalog).clone(), state.claimed.clone())
             };
+            let left = growing.iter().filter(|id| !self.0.under_way.has(**id));
+            let volumes: BTreeSet<u64> = left.chain(&moving).copied().collect();
+            tried.retain(|_, when| when.elapsed() < GROWTH);
             for id in volumes.union(&claimed) {
                 // As it is now: steps before this one may have taken long.
                 let catalog = self.state().catalog.clone();
@@ -120,9 +147,13 @@ impl Node {
                 let Some(record) = stored.filter(|_| volume.state == VolumeState::Ready) else { continue };
                 let moves = volumes.contains(id);
                 self.claim(&catalog, *id, moves && volume.attached.is_none(), &record).await;
-                if moves
-                    && record.owner == self.0.me
-                    && record.state == RecordState::Active
+                let is_owner = record.owner == self.0.me && record.state == RecordState::Active;
+                if is_owner && growing.contains(id) && !tried.contains_key(id) {
+                    tried.insert(*id, Instant::now());
+                    self.end_interrupted_growth(*id, &volume.name).await;
+                }
+                if moving.contains(id)
+                    && is_owner
                     && let Err(why) = self.move_on(&catalog, *id, &record).await
                 {
                     tracing::warn!(
@@ -139,6 +170,28 @@ impl Node {
             if let Err(why) = self.remove_empty_devices(&catalog).await {
                 tracing::warn!("{why}");
             }
+        }
+    }
+
+    /// Takes back what an interrupted command has left of a volume that was to grow, unless a command runs.
+    async fn end_interrupted_growth(&self, id: u64, name: &str) {
+        let running = self.0.under_way.begin();
+        // From here on no command makes it larger.
+        if !running.claim().add(id)
+            || self.refresh().await.is_err()
+            || !growth::is_left(&self.state().catalog, id)
+        {
+            return;
+        }
+        match self.end_growth(id).await {
+            Ok(()) => tracing::warn!(
+                volume = name,
+                "volume {name} has not grown, since the command was interrupted: what was made for it is removed"
+            ),
+            Err(why) => tracing::warn!(
+                volume = name,
+                "what is left of a command that was to make volume {name} larger cannot be removed: {why}; the node tries again"
+            ),
         }
     }
 
@@ -364,9 +417,9 @@ impl Node {
             let changes: Vec<Change> =
                 here.iter().map(|(id, (_, version))| removed(format!("replica/{id}"), *version)).collect();
             let device = removed(format!("device/{id}"), *version);
-            self.config()
-                .call(move |store| Ok(steps::each(store, &changes)? && store.commit(&[device])?))
-                .await?;
+            if self.config().each(changes).await? {
+                self.config().call(move |store| store.commit(&[device])).await?;
+            }
             self.reconcile_soon();
         }
         Ok(())

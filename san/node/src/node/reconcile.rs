@@ -19,7 +19,7 @@ use loadline_san_store::store::{Identity, Settings};
 use super::manage::{is_new, room};
 use super::{CONFIG_POLL, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
-use crate::config::{Change, ConfigError, steps};
+use crate::config::{Change, ConfigError};
 use crate::event_loop::command::{LoopCommand, OpenReplica, OpenVolume};
 use crate::event_loop::most_in_flight;
 
@@ -54,28 +54,33 @@ impl Node {
                     }
                 });
                 let news = news.await;
-                self.state().learn_store_fault(news.as_ref().err().map(ToString::to_string));
+                self.state().store.learn_fault(news.as_ref().err().map(ToString::to_string));
                 Some(news)
             } else {
                 None
             };
             let fails = matches!(news, Some(Err(_)));
             match news {
-                // The reason was logged already.
-                Some(Ok(Some((revision, _)))) if self.state().goes_on(newest, revision).is_err() => {}
                 Some(Ok(Some((revision, catalog)))) => {
-                    newest = revision;
-                    if !catalog.nodes.contains_key(&self.id()) {
-                        return NodeError::Removed(self.name().into());
-                    }
-                    if catalog.nodes[&self.id()].0.incarnation > self.0.me.incarnation.0 {
-                        return NodeError::Replaced(self.name().into());
-                    }
-                    self.state().learn(catalog);
-                    self.report_records(&mut reported);
-                    let done = self.reconcile().await;
-                    last = done.then_some(revision);
+                    let own = catalog.nodes.get(&self.id()).map(|(node, _)| node.incarnation);
+                    let continues = {
+                        let mut state = self.state();
+                        state.store.goes_on(newest, revision).and_then(|()| state.learn(catalog))
+                    };
                     complained = false;
+                    if continues.is_ok() {
+                        newest = revision;
+                        match own {
+                            None => return NodeError::Removed(self.name().into()),
+                            Some(own) if own > self.0.me.incarnation.0 => {
+                                return NodeError::Replaced(self.name().into());
+                            }
+                            Some(_) => {}
+                        }
+                        self.report_records(&mut reported);
+                        let done = self.reconcile().await;
+                        last = done.then_some(revision);
+                    }
                 }
                 Some(Ok(None)) => complained = false,
                 Some(Err(why)) if !std::mem::replace(&mut complained, true) => {
@@ -236,7 +241,7 @@ impl Node {
                     };
                 }
                 // Replicas are opened when the configuration states that they exist. A replica whose commit is not known is made again.
-                let _ = this.0.config.call(move |store| steps::each(store, &made)).await;
+                let _ = this.0.config.each(made).await;
                 this.state().busy.remove(&id);
                 done
             }));

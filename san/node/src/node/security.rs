@@ -165,7 +165,7 @@ impl Node {
         let removed = self.config().call(move |store| {
             let expired = token::expired(store)?;
             // Another node may do it at the same time.
-            if expired.is_empty() { Ok(true) } else { steps::each(store, &expired) }
+            if expired.is_empty() { Ok(true) } else { steps::each(store, expired) }
         });
         if let Err(error) = removed.await {
             tracing::debug!("tokens that have expired are not removed now: {error}");

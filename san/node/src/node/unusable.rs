@@ -35,7 +35,7 @@ impl Node {
     pub(super) async fn tell_unusable(&self) {
         let changes: Vec<_> = {
             let state = self.state();
-            if state.went_back() {
+            if state.store.went_back() {
                 return;
             }
             let here = state.catalog.replicas.iter();

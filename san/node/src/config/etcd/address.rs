@@ -44,6 +44,11 @@ impl EtcdAddress {
         format!("{}/data/{key}", self.prefix)
     }
 
+    /// The key in etcd of a client's last commit.
+    pub(super) fn commit_key(&self, client: u64) -> String {
+        format!("{}/commits/{client}", self.prefix)
+    }
+
     /// The key in etcd that holds the format of the configuration.
     pub(super) fn format_key(&self) -> String {
         format!("{}/format", self.prefix)

@@ -2,12 +2,19 @@
 //!
 //! Reads are repeated at the next member when one fails. **A commit is sent once**: if its answer is lost, whether it was made is not
 //! known, and only the node that proposed it can find out (rules P1 and P2 of `docs/explanation/san-rules.md`).
+//!
+//! A proxy on the way to etcd may send a commit again after it has lost an answer (etcd#14890). Then the first transaction makes the changes,
+//! and the answer to the second one is that the keys are not as expected. So each transaction also writes a number that no other has under a
+//! key of this client, and one that fails reads that key: if it has the number of this commit, the commit was made.
 
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KeyValue,
-    ResponseHeader, TlsOptions, Txn, TxnOp,
+    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, GetResponse,
+    Identity, KeyValue, ResponseHeader, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 use tokio::time::timeout;
 use tonic::Code;
@@ -26,6 +33,8 @@ const READS: Duration = Duration::from_secs(2);
 const COMMITS: Duration = Duration::from_secs(5);
 /// A connection that has answered so recently carries a commit without being tried first.
 const FRESH: Duration = Duration::from_millis(500);
+/// Keys for the last commits of clients. Clients that share one have more commits of unknown outcome.
+const CLIENTS: u64 = 4096;
 /// Keys in one answer: values are small, and an answer may have a few MiB.
 const PAGE: i64 = 500;
 /// Bytes of an answer, at most.
@@ -93,7 +102,35 @@ pub(super) struct Members {
     cluster: Option<u64>,
     /// The highest revision of an answer. Each answer is of the newest state, so a lower one is of an older copy.
     highest: u64,
+    /// The revision that was seen, and the one that was there, when an older copy was found.
+    older: Option<(u64, u64)>,
+    /// What was seen last of the keys of the configuration.
+    seen: Option<Seen>,
+    /// The number of the key that has this client's last commit.
+    client: u64,
+    /// Distinguishes this client's commits from those of all others.
+    life: u64,
+    /// Commits that were sent.
+    commits: u64,
 }
+
+/// The keys of the configuration at a revision of etcd. As long as `newest` and `count` are the same, so are all keys and values: each put raises
+/// `newest`, and a deletion without one lowers `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// The revision of etcd.
+    at: u64,
+    /// The revision of etcd when a change of the keys was seen last: the revision of the configuration.
+    revision: u64,
+    /// The highest `mod_revision` of a key, or 0.
+    newest: u64,
+    /// How many keys there are.
+    count: i64,
+}
+
+/// The number of the key of the next client of this process. Processes begin at different ones, and no two clients of one process have the
+/// same one.
+static NEXT_CLIENT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(crate::node::random()));
 
 struct Connection {
     client: Client,
@@ -111,7 +148,18 @@ impl Members {
     pub(super) fn new(address: EtcdAddress) -> Members {
         // Each process begins at another member, so that not all use the same one.
         let at = std::process::id() as usize % address.endpoints().len();
-        Members { address, at, connection: None, cluster: None, highest: 0 }
+        Members {
+            address,
+            at,
+            connection: None,
+            cluster: None,
+            highest: 0,
+            older: None,
+            seen: None,
+            client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed) % CLIENTS,
+            life: crate::node::random(),
+            commits: 0,
+        }
     }
 
     /// The number of the member that is used.
@@ -157,7 +205,9 @@ impl Members {
         }
         let (was, is) = (self.highest, header.revision() as u64);
         if is < was {
-            self.next_member();
+            return Err(self.went_back(was, is));
+        }
+        if let Some((was, is)) = self.older {
             return Err(ConfigError::WentBack { was, is });
         }
         self.highest = is;
@@ -165,6 +215,13 @@ impl Members {
             connection.answered = Instant::now();
         }
         Ok(is)
+    }
+
+    /// An older copy of etcd was put back. It is used no more, also when its revision has grown again since.
+    fn went_back(&mut self, was: u64, is: u64) -> ConfigError {
+        self.next_member();
+        self.older = Some((was, is));
+        ConfigError::WentBack { was, is }
     }
 
     /// Asks every member which etcd it belongs to. Fails if they do not agree: a member that was restored, or was set up anew, would
@@ -200,6 +257,12 @@ impl Members {
         key: &str,
         options: &GetOptions,
     ) -> Result<(u64, Vec<KeyValue>, bool), ConfigError> {
+        let (revision, mut answer) = self.answer(key, options).await?;
+        Ok((revision, answer.take_kvs(), answer.more()))
+    }
+
+    /// The whole answer, and the revision of etcd.
+    async fn answer(&mut self, key: &str, options: &GetOptions) -> Result<(u64, GetResponse), ConfigError> {
         let mut faults = Vec::new();
         for _ in 0..self.address.endpoints().len() {
             let read = async {
@@ -211,8 +274,8 @@ impl Members {
                     .map_err(|error| why(&error))
             };
             let fault = match read.await {
-                Ok(mut answer) => match self.answered(answer.header()) {
-                    Ok(revision) => return Ok((revision, answer.take_kvs(), answer.more())),
+                Ok(answer) => match self.answered(answer.header()) {
+                    Ok(revision) => return Ok((revision, answer)),
                     Err(why) => why.to_string(),
                 },
                 Err(why) => {
@@ -232,7 +295,7 @@ impl Members {
         Ok(found.first().map(stored))
     }
 
-    /// What is kept under all keys of etcd that begin so, in their order, with the revision of that moment.
+    /// What is kept under all keys of etcd that begin so, in their order, with the revision of etcd at that moment.
     pub(super) async fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
         let options = GetOptions::new().with_prefix().with_limit(PAGE);
         let (revision, mut page, mut more) = self.range(prefix, &options).await?;
@@ -253,37 +316,84 @@ impl Members {
         }
     }
 
-    /// A number that grows with every commit, of whichever client of this etcd.
-    pub(super) async fn revision(&mut self) -> Result<u64, ConfigError> {
+    /// The revision of etcd, of which others may use other keys.
+    pub(super) async fn revision_of_etcd(&mut self) -> Result<u64, ConfigError> {
         let options = GetOptions::new().with_count_only();
         let key = self.address.format_key();
         Ok(self.range(&key, &options).await?.0)
+    }
+
+    /// A number that is higher after every commit that has changed the keys of the configuration, and no other.
+    pub(super) async fn revision(&mut self) -> Result<u64, ConfigError> {
+        let at = self.revision_of_etcd().await?;
+        match self.seen {
+            Some(seen) if seen.at == at => Ok(seen.revision),
+            _ => self.revision_at(None).await,
+        }
+    }
+
+    /// The same, as it was at this revision of etcd; now, if none is given. It is not older than any that was asked for before.
+    pub(super) async fn revision_at(&mut self, at: Option<u64>) -> Result<u64, ConfigError> {
+        if let Some(seen) = self.seen.filter(|seen| Some(seen.at) == at) {
+            return Ok(seen.revision);
+        }
+        let newest = GetOptions::new().with_prefix().with_keys_only().with_limit(1);
+        let newest = newest
+            .with_sort(SortTarget::Mod, SortOrder::Descend)
+            .with_revision(at.unwrap_or_default() as i64);
+        let (is_at, found) = self.answer(&self.address.data_key(""), &newest).await?;
+        let (at, count) = (at.unwrap_or(is_at), found.count());
+        let newest = found.kvs().first().map_or(0, |entry| entry.mod_revision() as u64);
+        let revision = match self.seen {
+            None => at,
+            Some(seen) if (newest, count) == (seen.newest, seen.count) => seen.revision,
+            // Without a put since then, keys can only have gone.
+            Some(seen) if newest <= seen.at && count >= seen.count => {
+                return Err(self.went_back(seen.at, newest));
+            }
+            Some(_) => at,
+        };
+        self.seen = Some(Seen { at, revision, newest, count });
+        Ok(revision)
     }
 
     /// Makes all of these changes if every key of etcd is as expected; otherwise none. Whether it did.
     pub(super) async fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
         // A commit to a member that is gone would have to be given up with an unknown outcome: it is tried with a read first.
         if self.connection.as_ref().is_none_or(|connection| connection.answered.elapsed() > FRESH) {
-            self.revision().await?;
+            self.revision_of_etcd().await?;
         }
         let expected = |change: &Change| change.expected.unwrap_or(0) as i64;
         let compares: Vec<Compare> = changes
             .iter()
             .map(|change| Compare::mod_revision(change.key.as_str(), CompareOp::Equal, expected(change)))
             .collect();
-        let operations: Vec<TxnOp> = changes
+        let (before, key) = (self.highest, self.address.commit_key(self.client));
+        self.commits += 1;
+        let number = format!("{:016x}/{}", self.life, self.commits);
+        let mut operations: Vec<TxnOp> = changes
             .iter()
             .map(|Change { key, value, .. }| match value {
                 Some(value) => TxnOp::put(key.as_str(), value.as_slice(), None),
                 None => TxnOp::delete(key.as_str(), None),
             })
             .collect();
+        operations.push(TxnOp::put(key.as_str(), number.as_str(), None));
+        let last = vec![TxnOp::get(key.as_str(), None)];
         let mut client = self.client().await.map_err(ConfigError::Unavailable)?.kv_client();
-        let sent = client.txn(Txn::new().when(compares).and_then(operations));
+        let sent = client.txn(Txn::new().when(compares).and_then(operations).or_else(last));
         match timeout(COMMITS, sent).await {
             Ok(Ok(answer)) => {
                 self.answered(answer.header())?;
-                Ok(answer.succeeded())
+                if answer.succeeded() {
+                    return Ok(true);
+                }
+                match made_before(&answer, &number, before) {
+                    Some(made) => Ok(made),
+                    None => {
+                        Err(self.unknown("the transaction was refused, and may have been made before that"))
+                    }
+                }
             }
             Ok(Err(Error::GRpcStatus(status))) if let Some(refused) = refusal(&status) => Err(refused),
             Ok(Err(error)) => Err(self.unknown(&why(&error))),
@@ -296,6 +406,18 @@ impl Members {
         let member = self.member().to_owned();
         self.next_member();
         ConfigError::Unavailable(format!("{member}: {why}. Whether the change was made is not known yet"))
+    }
+}
+
+/// Whether a transaction that was refused had been made by an earlier execution of the same commit, which has this number. `None` if that is
+/// not known: a commit with another number was made after the revision `before`, at which this one had not been sent.
+fn made_before(answer: &TxnResponse, number: &str, before: u64) -> Option<bool> {
+    let responses = answer.op_responses();
+    let Some(TxnOpResponse::Get(last)) = responses.first() else { return None };
+    match last.kvs().first() {
+        Some(last) if last.value() == number.as_bytes() => Some(true),
+        Some(last) if last.mod_revision() as u64 > before => None,
+        _ => Some(false),
     }
 }
 

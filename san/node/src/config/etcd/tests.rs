@@ -1,5 +1,6 @@
 //! The store against a real etcd: the suite that every store must pass, and what only an etcd does.
 
+mod doubling;
 mod proof;
 mod proxy;
 mod server;
@@ -12,6 +13,7 @@ use nix::sys::signal::Signal;
 
 use super::*;
 use crate::config::conformance::{Place, conforms};
+use doubling::Doubling;
 use proxy::Proxy;
 use server::Server;
 
@@ -64,6 +66,14 @@ fn it_does_so_with_three_members_and_through_a_network_that_delays_answers() {
     proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(3)));
     let endpoints: Vec<&str> = proxies.iter().map(Proxy::endpoint).collect();
     crate::config::conformance::conforms_but_for_backups(places(&server, endpoints.join(",")));
+}
+
+#[test]
+fn it_does_so_when_each_transaction_is_sent_twice_and_the_first_answer_is_lost() {
+    let server = Arc::new(Server::start(1));
+    let doubling = Doubling::start(server.endpoint(0));
+    crate::config::conformance::conforms_but_for_backups(places(&server, doubling.endpoint().to_owned()));
+    assert!(doubling.count() > 100, "{} were sent twice", doubling.count());
 }
 
 #[test]
@@ -166,6 +176,54 @@ fn an_etcd_that_was_restored_or_is_another_one_is_not_used() {
     assert_eq!(EtcdStore::open(&at).unwrap().get("b").unwrap(), None, "nothing was done meanwhile");
 }
 
+/// Others use the same etcd: their changes do not raise the revision of the configuration, and do not hide that an older copy was put back.
+#[test]
+fn keys_of_others_do_not_count() {
+    let server = Server::start(1);
+    let at = address(&server.endpoints(), "x");
+    let mut store = EtcdStore::create(&at).unwrap();
+    let others = |count: usize| {
+        for number in 0..count {
+            let key = format!("other/{number}");
+            assert!(server.etcdctl(&["--endpoints", &server.endpoint(0), "put", &key, "x"]));
+        }
+    };
+    assert!(store.commit(&[put("a", None, "1"), put("b", None, "1")]).unwrap());
+    let mut last = store.revision().unwrap();
+    for kind in 0..4 {
+        others(3);
+        assert_eq!((store.revision().unwrap(), store.list("a").unwrap().0), (last, last));
+        let version = |store: &mut EtcdStore, key: &str| store.get(key).unwrap().map(|stored| stored.version);
+        let (a, b) = (version(&mut store, "a"), version(&mut store, "b"));
+        let gone = |key: &str, expected| Change { key: key.into(), expected, value: None };
+        let changes = match kind {
+            0 => vec![put("a", a, "2")],
+            // What goes is the newest, or not.
+            1 => vec![gone("a", a)],
+            2 => vec![put("c", None, "1"), gone("b", b)],
+            _ => vec![gone("c", version(&mut store, "c"))],
+        };
+        assert!(store.commit(&changes).unwrap());
+        let now = if kind % 2 == 0 { store.revision().unwrap() } else { store.list("").unwrap().0 };
+        assert!(now > last, "{kind}: {now} after {last}");
+        assert_eq!(store.revision().unwrap(), now);
+        last = now;
+    }
+    // An older copy of the same id, whose revision has grown above all that was seen.
+    assert!(store.commit(&[put("a", None, "old")]).unwrap());
+    server.backup()(&server);
+    let mut store = EtcdStore::open(&at).unwrap();
+    let same = server.backup();
+    let was = store.get("a").unwrap().unwrap().version;
+    assert!(store.commit(&[put("a", Some(was), "new")]).unwrap());
+    store.revision().unwrap();
+    same(&server);
+    others(10);
+    assert!(matches!(store.revision(), Err(ConfigError::WentBack { .. })));
+    assert!(matches!(store.get("a"), Err(ConfigError::Unavailable(why)) if why.contains("went back")));
+    assert!(store.commit(&[put("d", None, "x")]).is_err());
+}
+
 #[test]
 fn members_of_two_etcds_are_refused() {
     let (one, other) = (Server::start(1), Server::start(1));
@@ -238,7 +296,7 @@ fn a_full_etcd_is_named_with_the_command_that_helps() {
     let etcdctl = |words: &[&str]| {
         assert!(server.etcdctl(&[&["--endpoints", &server.endpoint(0)][..], words].concat()), "{words:?}");
     };
-    etcdctl(&["compact", &store.revision().unwrap().to_string()]);
+    etcdctl(&["compact", &store.get("large").unwrap().unwrap().version.to_string()]);
     etcdctl(&["defrag", "--cluster"]);
     etcdctl(&["alarm", "disarm"]);
     assert!(store.commit(&[put("small", None, "x")]).unwrap());

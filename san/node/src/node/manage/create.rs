@@ -4,74 +4,31 @@
 //! planned, some at a time ─▶ replicas made by their nodes ─▶ records, some at a time ─▶ [attached: taken over by their nodes]
 //! ```
 //!
-//! Until a volume has its record, it is being made, and is removed if anything fails. So all of them are made, or none. Once they
-//! have their records they stay, also if the attachment fails.
+//! Until a volume has its record, it is being made, and is removed if anything fails, also if the command does not end: its plan names the
+//! node that carries out the command. So all of them are made, or none. Once they have their records they stay, also if the attachment
+//! fails.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use loadline_base::figures;
-use loadline_san_core::history::History;
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
-use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
-use loadline_san_core::placement::{Device, DeviceId, MOST_COPIES, place};
-use loadline_san_core::record::{Group, Record, RecordState};
+use loadline_san_core::ids::Incarnation;
+use loadline_san_core::record::{Record, RecordState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::no_room::{self, Wanted};
-use super::volumes::{
-    CreateVolume, GROUP, LEAST_LOG, LOG, SERVED, UNIT, deleted_meanwhile, is_at, remove_volume, used_at,
-};
-use super::{Health, ManageError, VolumeView, room};
-use crate::config::catalog::{Catalog, ReplicaState, Volume, VolumeState, change};
-use crate::config::service::record_change;
-use crate::config::steps::{self, Made};
-use crate::config::{ConfigError, ConfigStore, MOST_CHANGES};
+use super::plan::{MakeRecords, PlanVolumes, Planned, check};
+use super::volumes::{CreateVolume, CreateVolumes, SERVED, deleted_meanwhile};
+use super::{Health, ManageError, VolumeView};
+use crate::config::catalog::{Catalog, ReplicaState};
 use crate::node::Node;
-use crate::node::allocation::{devices, new_replica};
 
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
 /// How long nodes have to report of the copies of new volumes.
 const SEEN: Duration = Duration::from_secs(3);
-/// Volumes that one request can make.
-const MOST_VOLUMES: usize = 1_000;
 /// Names that a message lists.
 const MOST_NAMED: usize = 5;
-
-/// Volumes that are wanted, which differ in their names only.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CreateVolumes {
-    /// Their names, 1 to 1,000, each by the rules for the name of a single volume.
-    pub names: Vec<String>,
-    /// Size of each volume in bytes.
-    pub bytes: u64,
-    /// Copies of each volume, 1 to 3, each at another node.
-    pub copies: u32,
-    /// Copies of a volume that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads continue. If it
-    /// is left out: 2 of 3, 1 of 2, 1 of 1.
-    #[serde(default)]
-    pub least: Option<u32>,
-    /// Stripes of each volume, 1 to 12.
-    #[serde(default = "one")]
-    pub stripes: u32,
-    /// The node at which each volume is to be used: the first copy is there. If it is left out, first copies are spread over the
-    /// nodes.
-    #[serde(default)]
-    pub at: Option<String>,
-    /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
-    #[serde(default)]
-    pub log_bytes: Option<u64>,
-    /// Whether each is attached, to the node with its first copy.
-    #[serde(default)]
-    pub attach: bool,
-}
-
-fn one() -> u32 {
-    1
-}
 
 /// A volume that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -84,26 +41,6 @@ pub struct MadeVolume {
     pub served: bool,
 }
 
-/// What was checked, and how volumes like this are laid out.
-#[derive(Debug, Clone)]
-struct Checked {
-    wanted: CreateVolumes,
-    layout: Layout,
-    /// Blocks of each group.
-    sizes: Vec<u64>,
-    blocks: u64,
-    log_bytes: u64,
-    least: u32,
-}
-
-/// A volume whose replicas are wanted.
-#[derive(Debug, Clone, Copy)]
-struct Planned {
-    id: u64,
-    /// The node with its first copy.
-    first: u32,
-}
-
 impl Node {
     /// Makes a volume. It is not attached.
     pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
@@ -114,15 +51,21 @@ impl Node {
     }
 
     /// Makes volumes: all, or none. If they are to be attached, waits until they are served, but not for long.
+    ///
+    /// If this future is dropped before the volumes have their records, since the caller has disconnected or the process ends, what was
+    /// made is taken back: by this node at once, or if it does not answer, by another one after [`LEFT`](super::super::unfinished::LEFT).
+    /// If the store fails while records are made, the volumes that have one stay, and the others are taken back.
     pub async fn create_volumes(&self, wanted: CreateVolumes) -> Result<Vec<MadeVolume>, ManageError> {
         let attach = wanted.attach;
         let checked = check(wanted)?;
         self.refresh().await?;
         let alive = self.alive().await;
+        let running = self.0.under_way.begin();
         let mut planned = Vec::new();
         while planned.len() < checked.wanted.names.len() {
-            let (of, alive, from) = (checked.clone(), alive.clone(), planned.len());
-            match self.config().call(move |store| plan(store, &of, from, &alive)).await? {
+            let (checked, alive, claim) = (checked.clone(), alive.clone(), running.claim());
+            let mut plan = PlanVolumes::new(checked, planned.len(), alive, self.id(), claim);
+            match self.config().in_steps(move |store| plan.step(store)).await? {
                 Ok(some) => planned.extend(some),
                 Err(why) => return Err(self.undo(&planned, why).await),
             }
@@ -136,13 +79,14 @@ impl Node {
         if let Err(why) = self.made(of_volumes).await {
             return Err(self.undo(&planned, why).await);
         }
-        let (of, layout) = (planned.clone(), checked.layout);
-        let gone = self.config().call(move |store| make_records(store, &of, layout, attach)).await?;
+        let mut records = MakeRecords::new(planned.clone(), checked.layout, attach);
+        let gone = self.config().in_steps(move |store| records.step(store)).await?;
         if !gone.is_empty() {
             let names = planned.iter().zip(&checked.wanted.names).filter(|(of, _)| gone.contains(&of.id));
             let names: Vec<&String> = names.map(|(_, name)| name).collect();
             return Err(deleted_meanwhile(&figures::listed(&names, MOST_NAMED)));
         }
+        drop(running);
         self.reconcile_soon();
         let served = match attach {
             true => self.wait_until_all_served(&planned).await?,
@@ -159,12 +103,11 @@ impl Node {
         Ok(made.collect())
     }
 
-    /// Removes volumes that could not be made. Returns the reason.
+    /// Removes volumes that could not be made. Returns the reason. What cannot be removed now is removed later.
     async fn undo(&self, planned: &[Planned], why: ManageError) -> ManageError {
-        for Planned { id, .. } in planned.iter().copied() {
-            // It was never there, so nothing has attached it.
-            if let Err(also) = self.config().call(move |store| remove_volume(store, id)).await {
-                return also.into();
+        for Planned { id, .. } in planned {
+            if self.remove_unfinished(*id).await.is_err() {
+                break;
             }
         }
         self.reconcile_soon();
@@ -255,214 +198,7 @@ impl Node {
     }
 }
 
-/// Whether volumes can be as they are wanted.
-fn check(wanted: CreateVolumes) -> Result<Checked, ManageError> {
-    if !(1..=MOST_VOLUMES).contains(&wanted.names.len()) {
-        return Err(ManageError::Wrong(format!(
-            "{} names: give 1 to {} names at a time",
-            wanted.names.len(),
-            figures::thousands(MOST_VOLUMES as f64)
-        )));
-    }
-    let mut seen = BTreeSet::new();
-    for name in &wanted.names {
-        crate::name::check(name).map_err(ManageError::Wrong)?;
-        if !seen.insert(name) {
-            return Err(ManageError::Wrong(format!("the name {name} is given twice: give each name once")));
-        }
-    }
-    if !(1..=MOST_COPIES).contains(&(wanted.copies as usize)) {
-        return Err(no_room::wrong_copies(wanted.copies as usize));
-    }
-    let least = wanted.least.unwrap_or(wanted.copies.div_ceil(2));
-    if !(1..=wanted.copies).contains(&least) {
-        return Err(ManageError::Wrong(format!(
-            "--least {least} is not possible: for a volume with {} give 1 to {}",
-            if wanted.copies == 1 { "1 copy".into() } else { format!("{} copies", wanted.copies) },
-            wanted.copies
-        )));
-    }
-    let blocks = wanted.bytes.div_ceil(BLOCK);
-    let layout =
-        Layout::new(wanted.stripes, UNIT, GROUP).map_err(|why| ManageError::Wrong(why.to_string()))?;
-    let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
-    if blocks == 0 {
-        return Err(ManageError::Wrong("a volume of no bytes cannot be made".into()));
-    }
-    let log_bytes = wanted.log_bytes.unwrap_or(LOG);
-    if log_bytes < LEAST_LOG {
-        return Err(ManageError::Wrong(format!(
-            "a log of {} is too small: a replica needs at least {} for the writes in flight",
-            no_room::size(log_bytes),
-            no_room::size(LEAST_LOG)
-        )));
-    }
-    let sizes = (0..groups).map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
-    Ok(Checked { wanted, layout, sizes, blocks, log_bytes, least })
-}
-
-/// Writes down what volumes are to have, from this one on: as many as one commit can have, at least one. Each commit counts what was
-/// promised before it.
-fn plan(
-    store: &mut dyn ConfigStore,
-    checked: &Checked,
-    from: usize,
-    alive: &BTreeMap<u32, bool>,
-) -> Result<Result<Vec<Planned>, ManageError>, ConfigError> {
-    for _ in 0..16 {
-        let catalog = Catalog::read(store)?;
-        let at = match checked.wanted.at.as_ref().map(|name| used_at(&catalog, name, alive)).transpose() {
-            Ok(at) => at,
-            Err(why) => return Ok(Err(why)),
-        };
-        // A volume is its name, itself and its replicas; and one change takes the ids.
-        let replicas = checked.sizes.len() * checked.wanted.copies as usize;
-        let count = ((MOST_CHANGES - 1) / (replicas + 2)).max(1);
-        let names = checked.wanted.names.iter().skip(from).take(count);
-        let mut places = devices(&catalog, |node| alive.get(&node) == Some(&true));
-        let mut placed = Vec::new();
-        for name in names {
-            if catalog.volume(name).is_some() {
-                return Ok(Err(ManageError::Taken(name.clone())));
-            }
-            match place_volume(&catalog, checked, name, at, &mut places) {
-                Ok(groups) => placed.push((name, groups)),
-                Err(why) => return Ok(Err(why)),
-            }
-        }
-        let ids_each = replicas as u64 + 1;
-        let (ids, take_ids) = catalog.take_ids(ids_each * placed.len() as u64);
-        let (mut first, mut rest, mut planned) = (vec![take_ids], Vec::new(), Vec::new());
-        for (id, (name, groups)) in ids.step_by(ids_each as usize).zip(&placed) {
-            let volume = new_volume(&catalog, checked, name);
-            first.push(change(format!("name/{name}"), None, &id));
-            first.push(change(format!("volume/{id}"), None, &volume));
-            let copies =
-                (0..).zip(groups).flat_map(|(group, devices)| devices.iter().map(move |d| (group, *d)));
-            let replica = |(replica, at)| new_replica(&catalog, id, &volume, replica, at, None);
-            rest.extend((id + 1..).zip(copies).map(replica));
-            planned.push(Planned { id, first: catalog.devices[&groups[0][0].0].0.node });
-        }
-        // Only those of one volume may be too many for one commit.
-        let guard = format!("volume/{}", planned[0].id);
-        match steps::extend(store, first, rest, &guard, VolumeState::may_grow)? {
-            Made::All => return Ok(Ok(planned)),
-            Made::Nothing => {}
-            Made::Stopped => return Ok(Err(deleted_meanwhile(placed[0].0))),
-        }
-    }
-    Err(ConfigError::Contended)
-}
-
-/// Chooses the devices of a volume's groups. What the volume takes of them is counted as promised.
-fn place_volume(
-    catalog: &Catalog,
-    checked: &Checked,
-    name: &str,
-    at: Option<NodeId>,
-    places: &mut [Device],
-) -> Result<Vec<Vec<DeviceId>>, ManageError> {
-    let (copies, log_bytes) = (checked.wanted.copies as usize, checked.log_bytes);
-    let needed: Vec<u64> =
-        checked.sizes.iter().map(|size| room::need_anywhere(catalog, *size, log_bytes)).collect();
-    let placed = place(places, &needed, copies, at).map_err(|why| {
-        let wanted = Wanted { name, copies, groups: &checked.sizes, log_bytes };
-        no_room::of_volume(why, catalog, places, wanted)
-    })?;
-    if let Some(node) = at
-        && let Some(group) = placed.iter().position(|devices| !is_at(catalog, devices, node))
-    {
-        return Err(no_room::at_node(catalog, places, node, needed[group]));
-    }
-    for (blocks, devices) in needed.iter().zip(&placed) {
-        for place in places.iter_mut().filter(|place| devices.contains(&place.id)) {
-            place.promised += blocks;
-        }
-    }
-    Ok(placed)
-}
-
-fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
-    Volume {
-        name: name.to_owned(),
-        copies: checked.wanted.copies,
-        least: checked.least,
-        stripes: checked.layout.stripes(),
-        unit_blocks: UNIT,
-        group_blocks: GROUP,
-        blocks: checked.blocks,
-        lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
-        log_bytes: checked.log_bytes,
-        attached: None,
-        requires_tls: false,
-        state: VolumeState::Creating,
-    }
-}
-
-/// All replicas of these volumes are there, so the volumes are. Returns those that were deleted meanwhile.
-fn make_records(
-    store: &mut dyn ConfigStore,
-    planned: &[Planned],
-    layout: Layout,
-    attach: bool,
-) -> Result<BTreeSet<u64>, ConfigError> {
-    for _ in 0..16 {
-        let catalog = Catalog::read(store)?;
-        let (mut changes, mut gone) = (Vec::new(), BTreeSet::new());
-        for Planned { id, first } in planned {
-            match catalog.volumes.get(id) {
-                Some((volume, _)) if volume.state == VolumeState::Ready => {}
-                Some((volume, version)) if volume.state == VolumeState::Creating => {
-                    let attached = attach.then_some(*first);
-                    let ready = Volume { state: VolumeState::Ready, attached, ..volume.clone() };
-                    changes.push(change(format!("volume/{id}"), Some(*version), &ready));
-                    changes.push(record_change(
-                        VolumeId(*id),
-                        None,
-                        &new_record(&catalog, *id, volume, layout),
-                    )?);
-                }
-                _ => _ = gone.insert(*id),
-            }
-        }
-        // A volume and its record go in one commit.
-        if steps::each(store, &changes)? {
-            return Ok(gone);
-        }
-    }
-    Err(ConfigError::Contended)
-}
-
-/// The record of a volume that no node has owned yet.
-fn new_record(catalog: &Catalog, id: u64, volume: &Volume, layout: Layout) -> Record {
-    let none = Owner { node: NodeId(0), incarnation: Incarnation(0) };
-    let groups = layout.groups(volume.blocks).expect("it was planned so");
-    let mut record = Record {
-        epoch: Epoch(1),
-        made_by: ProposalId { by: none, number: 0 },
-        owner: none,
-        state: RecordState::Active,
-        attachment: 0,
-        fence: 0,
-        lease_ns: volume.lease_ms * 1_000_000,
-        blocks: volume.blocks,
-        layout,
-        least: volume.least,
-        history: History::default(),
-        homes: BTreeMap::new(),
-        groups: vec![Group::default(); groups as usize],
-    };
-    for (replica_id, (replica, _)) in catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id) {
-        record.homes.insert(ReplicaId(*replica_id), NodeId(replica.node));
-        record.groups[replica.group as usize].in_sync.insert(ReplicaId(*replica_id));
-    }
-    record
-}
-
 /// Whether no node has owned the volume of this record yet.
 pub(in crate::node) fn is_new(record: &Record) -> bool {
     record.owner.incarnation == Incarnation(0) && record.history.claims().is_empty()
 }
-
-/// A volume and its record are two consecutive changes, so no commit parts them.
-const _: () = assert!(MOST_CHANGES.is_multiple_of(2));

@@ -296,7 +296,7 @@ impl Node {
         LocalView {
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,
-            store_fault: state.store_fault(),
+            store_fault: state.store.fault(),
             silent_loops,
             volumes,
             replicas: replicas.collect(),

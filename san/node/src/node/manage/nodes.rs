@@ -111,7 +111,7 @@ impl Node {
                 parts.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
                 parts.extend(reach::forget(store, id)?);
                 let node = removed(format!("node/{id}"), catalog.nodes[&id].1);
-                if steps::each(store, &parts)? && store.commit(&[node])? {
+                if steps::each(store, parts)? && store.commit(&[node])? {
                     return Ok(Ok(()));
                 }
             }
@@ -226,7 +226,7 @@ impl Node {
                     change(format!("replica/{id}"), Some(*version), &next)
                 };
                 let changes: Vec<Change> = of(from).filter(moves).map(leave).collect();
-                if steps::each(store, &changes)? {
+                if steps::each(store, changes)? {
                     return Ok(Ok(()));
                 }
             }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{ManageError, listed};
 use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 use crate::config::service::record_key;
-use crate::config::steps::{self, Made};
+use crate::config::steps::{self, Made, Shrink, Step};
 use crate::config::{Change, ConfigError, ConfigStore};
 use crate::event_loop::command::LoopCommand;
 use crate::node::Node;
@@ -56,6 +56,35 @@ pub struct CreateVolume {
     pub log_bytes: Option<u64>,
 }
 
+/// Volumes that are wanted, which differ in their names only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolumes {
+    /// Their names, 1 to 1,000, each by the rules for the name of a single volume.
+    pub names: Vec<String>,
+    /// Size of each volume in bytes.
+    pub bytes: u64,
+    /// Copies of each volume, 1 to 3, each at another node.
+    pub copies: u32,
+    /// Copies of a volume that must be in sync for a write to begin, 1 to `copies`; otherwise writes wait, and reads continue. If it
+    /// is left out: 2 of 3, 1 of 2, 1 of 1.
+    #[serde(default)]
+    pub least: Option<u32>,
+    /// Stripes of each volume, 1 to 12.
+    #[serde(default = "one")]
+    pub stripes: u32,
+    /// The node at which each volume is to be used: the first copy is there. If it is left out, first copies are spread over the
+    /// nodes.
+    #[serde(default)]
+    pub at: Option<String>,
+    /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
+    #[serde(default)]
+    pub log_bytes: Option<u64>,
+    /// Whether each is attached, to the node with its first copy.
+    #[serde(default)]
+    pub attach: bool,
+}
+
 fn one() -> u32 {
     1
 }
@@ -88,7 +117,8 @@ impl Node {
         if volume.attached.is_some() {
             return Err(ManageError::InUse(format!("volume {name} is attached: detach it first")));
         }
-        if !self.config().call(move |store| remove_volume(store, id)).await? {
+        let mut remove = RemoveVolume::any(id);
+        if !self.config().in_steps(move |store| remove.step(store)).await? {
             return Err(ManageError::InUse(format!("volume {name} was attached meanwhile: detach it first")));
         }
         self.reconcile_soon();
@@ -103,7 +133,10 @@ impl Node {
         match volume.state {
             VolumeState::Ready => {}
             VolumeState::Creating => {
-                let why = format!("volume {name} is still being made: attach the volume later");
+                let why = format!(
+                    "volume {name} is still being made: attach the volume later. If the command that makes it was interrupted, the volume \
+                     is removed by itself"
+                );
                 return Err(ManageError::InUse(why));
             }
             VolumeState::Deleting => {
@@ -318,33 +351,75 @@ pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
 }
 
 /// A volume, its name and its record go at once; its replicas when their nodes have removed them. Not one that is attached.
-pub(super) fn remove_volume(store: &mut dyn ConfigStore, id: u64) -> Result<bool, ConfigError> {
-    for _ in 0..16 {
-        let catalog = Catalog::read(store)?;
-        let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(true) };
-        if volume.attached.is_some() {
-            return Ok(false);
+pub(in crate::node) struct RemoveVolume {
+    id: u64,
+    may: fn(VolumeState) -> bool,
+    shrink: Option<Shrink>,
+    tries: usize,
+}
+
+impl RemoveVolume {
+    /// Removes a volume, also one that has data.
+    fn any(id: u64) -> RemoveVolume {
+        RemoveVolume { id, may: |_| true, shrink: None, tries: 0 }
+    }
+
+    /// Removes a volume only if it has no record yet, or was being removed before. One that is ready stays.
+    pub(in crate::node) fn unfinished(id: u64) -> RemoveVolume {
+        RemoveVolume { may: |state| state != VolumeState::Ready, ..RemoveVolume::any(id) }
+    }
+
+    /// Makes the next step. The result is whether the volume is not there any more.
+    pub(in crate::node) fn step(&mut self, store: &mut dyn ConfigStore) -> Result<Step<bool>, ConfigError> {
+        if self.shrink.is_none() {
+            let catalog = Catalog::read(store)?;
+            let Some((volume, version)) = catalog.volumes.get(&self.id) else { return Ok(Step::Done(true)) };
+            if volume.attached.is_some() || !(self.may)(volume.state) {
+                return Ok(Step::Done(false));
+            }
+            self.shrink = Some(removal(store, &catalog, self.id, volume, *version)?);
         }
-        let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
-        let (key, name) = (format!("volume/{id}"), format!("name/{}", volume.name));
-        let mut last = vec![gone(key.clone(), *version)];
-        if let Some(stored) = store.get(&name)? {
-            last.push(gone(name, stored.version));
-        }
-        if let Some(stored) = catalog.records.get(&id) {
-            last.push(gone(record_key(VolumeId(id)), stored.version));
-        }
-        let deleting = Volume { state: VolumeState::Deleting, ..volume.clone() };
-        let (to_go, mut replicas) = (change(key, Some(*version), &deleting), Vec::new());
-        for (replica_id, (replica, version)) in
-            catalog.replicas.iter().filter(|(_, (r, _))| r.volume == id && r.state != ReplicaState::Dropping)
-        {
-            let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
-            replicas.push(change(format!("replica/{replica_id}"), Some(*version), &dropping));
-        }
-        if steps::shrink(store, to_go, replicas, last)? == Made::All {
-            return Ok(true);
+        let Some(shrink) = &mut self.shrink else { return Ok(Step::More) };
+        match shrink.step(store)? {
+            Step::More => Ok(Step::More),
+            Step::Done(Made::All) => Ok(Step::Done(true)),
+            Step::Done(Made::Nothing | Made::Stopped) => {
+                self.shrink = None;
+                self.tries += 1;
+                if self.tries == steps::TRIES { Err(ConfigError::Contended) } else { Ok(Step::More) }
+            }
         }
     }
-    Err(ConfigError::Contended)
+}
+
+/// The changes that remove a volume.
+fn removal(
+    store: &mut dyn ConfigStore,
+    catalog: &Catalog,
+    id: u64,
+    volume: &Volume,
+    version: u64,
+) -> Result<Shrink, ConfigError> {
+    let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+    let (key, name) = (format!("volume/{id}"), format!("name/{}", volume.name));
+    let mut last = vec![gone(key.clone(), version)];
+    if let Some(stored) = store.get(&name)? {
+        last.push(gone(name, stored.version));
+    }
+    if let Some(stored) = catalog.records.get(&id) {
+        last.push(gone(record_key(VolumeId(id)), stored.version));
+    }
+    if let Some((_, version)) = catalog.plans.get(&id) {
+        last.push(gone(format!("plan/{id}"), *version));
+    }
+    let deleting = Volume { state: VolumeState::Deleting, ..volume.clone() };
+    let here = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
+        replica.volume == id && replica.state != ReplicaState::Dropping
+    };
+    let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
+        let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
+        change(format!("replica/{id}"), Some(*version), &dropping)
+    };
+    let replicas = catalog.replicas.iter().filter(here).map(drops).collect();
+    Ok(Shrink::new(change(key, Some(version), &deleting), replicas, last))
 }

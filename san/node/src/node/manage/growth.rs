@@ -1,0 +1,220 @@
+//! The room of a volume that grows: promised before its owner makes it larger, and free again if the owner does not.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
+use loadline_san_core::placement::{Device as Place, place};
+use loadline_san_core::record::Record;
+use loadline_san_protocol::record;
+
+use super::no_room::{self, Wanted};
+use super::{ManageError, room};
+use crate::config::catalog::{
+    Catalog, Plan, PlannedReplica, Replica, ReplicaState, Volume, VolumeState, change,
+};
+use crate::config::steps::{self, Each, Extend, Made, Step};
+use crate::config::{Change, ConfigError, ConfigStore, MOST_CHANGES};
+use crate::node::allocation::{blocks_of, devices, new_replica};
+use crate::node::under_way::Claim;
+
+/// The replicas of each new group.
+type Added = Vec<Vec<(ReplicaId, NodeId)>>;
+
+/// Promises the room that a volume of more blocks needs, and orders the replicas of its new groups.
+pub(super) struct GrowVolume {
+    id: u64,
+    layout: Layout,
+    groups: Range<u32>,
+    blocks: u64,
+    alive: BTreeMap<u32, bool>,
+    me: u32,
+    claim: Claim,
+    made: Option<(Added, Extend)>,
+    tries: usize,
+}
+
+impl GrowVolume {
+    /// A volume is to have so many blocks, with these new groups. `me`: this node, and the claim of the command.
+    pub(super) fn new(
+        id: u64,
+        layout: Layout,
+        groups: Range<u32>,
+        blocks: u64,
+        alive: BTreeMap<u32, bool>,
+        (me, claim): (u32, Claim),
+    ) -> GrowVolume {
+        GrowVolume { id, layout, groups, blocks, alive, me, claim, made: None, tries: 0 }
+    }
+
+    /// Makes the next step. The result are the replicas of the new groups.
+    pub(super) fn step(
+        &mut self,
+        store: &mut dyn ConfigStore,
+    ) -> Result<Step<Result<Added, ManageError>>, ConfigError> {
+        if !self.claim.runs() {
+            let why = "the client that requested the size has disconnected, so the volume stays as it is";
+            return Ok(Step::Done(Err(ManageError::TimedOut(why.into()))));
+        }
+        if self.made.is_none() {
+            match self.plan(&Catalog::read(store)?) {
+                Ok(made) => self.made = Some(made),
+                Err(why) => return Ok(Step::Done(Err(why))),
+            }
+        }
+        let Some((added, extend)) = &mut self.made else { return Ok(Step::More) };
+        match extend.step(store)? {
+            Step::More => Ok(Step::More),
+            Step::Done(Made::All) => Ok(Step::Done(Ok(std::mem::take(added)))),
+            Step::Done(Made::Stopped) => Ok(Step::Done(Err(deleted()))),
+            Step::Done(Made::Nothing) => {
+                self.made = None;
+                self.tries += 1;
+                if self.tries == steps::TRIES { Err(ConfigError::Contended) } else { Ok(Step::More) }
+            }
+        }
+    }
+
+    fn plan(&self, catalog: &Catalog) -> Result<(Added, Extend), ManageError> {
+        let (id, layout, blocks) = (self.id, self.layout, self.blocks);
+        let (volume, version) = catalog.volumes.get(&id).ok_or_else(deleted)?;
+        let devices = devices(catalog, |node| self.alive.get(&node) == Some(&true));
+        let devices = with_growth(catalog, devices, id, layout, blocks)?;
+        let log = volume.log_bytes;
+        let of_groups: Vec<u64> =
+            self.groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
+        let sizes: Vec<u64> =
+            of_groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log)).collect();
+        let copies = volume.copies as usize;
+        let placed = place(&devices, &sizes, copies, Some(NodeId(self.me))).map_err(|why| {
+            let wanted = Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
+            no_room::of_volume(why, catalog, &devices, wanted)
+        })?;
+        // Also if no id is needed: of two commands at the same time that count the same free room, the key of the ids lets one commit.
+        let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
+        // From here on the room is promised, and nodes count with it. Not if the volume is deleted at the same time.
+        let larger = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
+        let mut first = vec![take, change(format!("volume/{id}"), Some(*version), &larger)];
+        let (mut replicas, mut added, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        for (group, devices) in self.groups.clone().zip(&placed) {
+            let mut of_group = Vec::new();
+            for device in devices {
+                let replica = ids.next().expect("as many were taken");
+                replicas.push(new_replica(catalog, id, volume, replica, (group, *device), None));
+                later.push(PlannedReplica { id: replica, group, device: device.0 });
+                of_group.push((ReplicaId(replica), NodeId(catalog.devices[&device.0].0.node)));
+            }
+            added.push(of_group);
+        }
+        let (guard, key) = (format!("volume/{id}"), format!("plan/{id}"));
+        if first.len() + replicas.len() <= MOST_CHANGES {
+            return Ok((added, Extend::new(first, replicas, guard, VolumeState::may_grow)));
+        }
+        // Replicas of later commits: their room is promised with the first one.
+        let plan = Plan { node: self.me, replicas: later };
+        first.push(change(key.clone(), catalog.plans.get(&id).map(|(_, version)| *version), &plan));
+        Ok((added, Extend::new(first, replicas, guard, VolumeState::may_grow).until(key)))
+    }
+}
+
+fn deleted() -> ManageError {
+    ManageError::Wrong("the volume was deleted meanwhile".into())
+}
+
+/// Whether a volume was promised more than its record has: a command makes it larger, or was interrupted.
+pub(in crate::node) fn is_left(catalog: &Catalog, id: u64) -> bool {
+    left(catalog, id).is_some_and(|left| !left.is_empty())
+}
+
+/// The changes that take back what a volume was promised and does not have, the one of the volume first; none if there is nothing. `None`
+/// if the volume has no record.
+fn left(catalog: &Catalog, id: u64) -> Option<Vec<Change>> {
+    let (volume, version) =
+        catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready)?;
+    let record: Record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())?;
+    let groups = record.groups.len() as u32;
+    let beyond = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
+        replica.volume == id && replica.group >= groups && replica.state != ReplicaState::Dropping
+    };
+    let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
+        let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
+        change(format!("replica/{id}"), Some(*version), &dropping)
+    };
+    let replicas: Vec<Change> = catalog.replicas.iter().filter(beyond).map(drops).collect();
+    let plan = catalog.plans.get(&id);
+    if volume.blocks == record.blocks && replicas.is_empty() && plan.is_none() {
+        return Some(Vec::new());
+    }
+    let as_it_is = Volume { blocks: record.blocks, ..volume.clone() };
+    let mut changes = vec![change(format!("volume/{id}"), Some(*version), &as_it_is)];
+    changes.extend(plan.map(|(_, version)| Change {
+        key: format!("plan/{id}"),
+        expected: Some(*version),
+        value: None,
+    }));
+    changes.extend(replicas);
+    Some(changes)
+}
+
+/// Takes back what a volume was promised beyond its record. To be made only if no order to grow is under way.
+pub(super) struct UndoGrowth {
+    id: u64,
+    rest: Option<Each>,
+    tries: usize,
+}
+
+impl UndoGrowth {
+    pub(super) fn new(id: u64) -> UndoGrowth {
+        UndoGrowth { id, rest: None, tries: 0 }
+    }
+
+    /// Makes the next step. A first step that expects the volume as it was read loses against a command that begins at the same time.
+    pub(super) fn step(&mut self, store: &mut dyn ConfigStore) -> Result<Step<()>, ConfigError> {
+        if self.rest.is_none() {
+            let changes = left(&Catalog::read(store)?, self.id).unwrap_or_default();
+            self.rest = Some(Each::new(changes));
+        }
+        let Some(rest) = &mut self.rest else { return Ok(Step::More) };
+        match rest.step(store)? {
+            Step::More => Ok(Step::More),
+            Step::Done(true) => Ok(Step::Done(())),
+            Step::Done(false) => {
+                self.rest = None;
+                self.tries += 1;
+                if self.tries == steps::TRIES { Err(ConfigError::Contended) } else { Ok(Step::More) }
+            }
+        }
+    }
+}
+
+/// The devices as they are when the replicas of a volume have grown with it to so many blocks; an error if they have no room
+/// for that.
+fn with_growth(
+    catalog: &Catalog,
+    mut devices: Vec<Place>,
+    id: u64,
+    layout: Layout,
+    blocks: u64,
+) -> Result<Vec<Place>, ManageError> {
+    let stays = |replica: &Replica| replica.volume == id && replica.state != ReplicaState::Dropping;
+    for (replica, _) in catalog.replicas.values().filter(|(replica, _)| stays(replica)) {
+        let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
+        let Some(place) = devices.iter_mut().find(|place| place.id.0 == replica.device) else { continue };
+        let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
+        let now = need(blocks_of(catalog, replica));
+        let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
+        let free = place.capacity.saturating_sub(place.promised);
+        if more > free {
+            return Err(ManageError::NoRoom(format!(
+                "the copy on device {} would need {} more, but the device has only {} free: add a device and move the copy to \
+                 it, or choose a smaller size",
+                replica.device,
+                no_room::size(more * BLOCK),
+                no_room::size(free * BLOCK)
+            )));
+        }
+        place.promised += more;
+    }
+    Ok(devices)
+}

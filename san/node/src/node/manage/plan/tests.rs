@@ -1,0 +1,176 @@
+//! Creations that run at the same time, or end in between.
+
+use super::*;
+use crate::config::catalog::{self, Cluster, ReplicaState};
+use crate::config::memory::MemoryStore;
+use crate::node::under_way::{Running, UnderWay};
+
+const GIB: u64 = 1 << 30;
+
+/// A cluster of three nodes, with a device each of so many bytes.
+fn cluster(bytes: u64) -> MemoryStore {
+    let mut store = MemoryStore::default();
+    let cluster = Cluster {
+        id: "c1".into(),
+        next_id: 100,
+        lease_ms: 600,
+        loops: 1,
+        overcommit: 100,
+        transport: catalog::Transport::Open,
+        certificate_s: 86400,
+    };
+    let mut changes = vec![change("cluster", None, &cluster)];
+    for id in 1..=3u32 {
+        let address = format!("127.0.0.{id}:7400").parse().unwrap();
+        let node = catalog::Node {
+            name: format!("node-{id}"),
+            api: address,
+            peer: address,
+            endpoints: BTreeMap::new(),
+            incarnation: 1,
+            certificates: Vec::new(),
+            draining: false,
+        };
+        let path = format!("/dev/{id}").into();
+        let device = catalog::Device { node: id, path, bytes, draining: false, replaced_by: None };
+        changes.push(change(format!("node/{id}"), None, &node));
+        changes.push(change(format!("device/{id}"), None, &device));
+    }
+    assert!(store.commit(&changes).unwrap());
+    store
+}
+
+fn checked(name: &str, bytes: u64, stripes: u32) -> Checked {
+    let wanted = CreateVolumes {
+        names: vec![name.into()],
+        bytes,
+        copies: 3,
+        least: None,
+        stripes,
+        at: None,
+        log_bytes: Some(32 << 20),
+        attach: false,
+    };
+    check(wanted).unwrap()
+}
+
+/// A creation at a node, and the command that it is of.
+fn creation(of: &UnderWay, checked: Checked, node: u32) -> (PlanVolumes, Running) {
+    creation_with(of, checked, node, [true; 3])
+}
+
+fn creation_with(of: &UnderWay, checked: Checked, node: u32, alive: [bool; 3]) -> (PlanVolumes, Running) {
+    let alive = (1..=3).zip(alive).collect();
+    let running = of.begin();
+    (PlanVolumes::new(checked, 0, alive, node, running.claim()), running)
+}
+
+fn complete(store: &mut MemoryStore, plan: &mut PlanVolumes) -> Result<Vec<Planned>, ManageError> {
+    steps::all(store, |store| plan.step(store)).unwrap()
+}
+
+/// Bytes that a device of each node needs for a volume.
+fn need(of: &Checked) -> u64 {
+    let blocks: u64 = of.sizes.iter().map(|size| room::need(*size, of.log_bytes, 1 << 40)).sum();
+    blocks * 4096
+}
+
+#[test]
+fn two_creations_at_once_are_not_promised_the_same_room() {
+    // Room for one of them and a half.
+    let of = checked("x", 192 * 16 * GIB, 12);
+    assert!(of.sizes.len() * 3 > MOST_CHANGES, "several commits: {}", of.sizes.len());
+    let mut store = cluster(need(&of) / 2 * 3);
+    let (mine, theirs) = (UnderWay::default(), UnderWay::default());
+    let (mut first, _first) = creation(&mine, Checked { wanted: named(&of, "first"), ..of.clone() }, 1);
+    let (mut second, _second) = creation(&theirs, Checked { wanted: named(&of, "second"), ..of.clone() }, 2);
+    assert!(matches!(first.step(&mut store).unwrap(), Step::More), "it has more steps");
+    let answer = complete(&mut store, &mut second);
+    assert!(matches!(answer, Err(ManageError::NoRoom(_) | ManageError::NoPlace(_))), "{answer:?}");
+    assert_eq!(complete(&mut store, &mut first).unwrap().len(), 1);
+    let catalog = Catalog::read(&mut store).unwrap();
+    for device in devices(&catalog, |_| true) {
+        assert!(device.promised <= device.capacity, "{device:?}");
+    }
+}
+
+fn named(of: &Checked, name: &str) -> CreateVolumes {
+    CreateVolumes { names: vec![name.into()], ..of.wanted.clone() }
+}
+
+#[test]
+fn a_creation_whose_caller_has_gone_ends_at_a_step_and_what_it_was_promised_is_free_again() {
+    let of = checked("x", 192 * 16 * GIB, 12);
+    let mut store = cluster(need(&of) / 2 * 3);
+    let all = UnderWay::default();
+    let (mut plan, running) = creation(&all, of.clone(), 1);
+    assert!(matches!(plan.step(&mut store).unwrap(), Step::More));
+    drop(running);
+    let revision = store.revision().unwrap();
+    assert!(complete(&mut store, &mut plan).is_err());
+    assert_eq!(store.revision().unwrap(), revision, "nothing more is done for a caller that has gone");
+    let catalog = Catalog::read(&mut store).unwrap();
+    let id = *catalog.volumes.keys().next().unwrap();
+    assert!(!all.has(id));
+    let mut remove = RemoveVolume::unfinished(id);
+    assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
+    let catalog = Catalog::read(&mut store).unwrap();
+    assert!(catalog.volumes.is_empty() && catalog.plans.is_empty() && catalog.volume("x").is_none());
+    assert_eq!(store.list("name/").unwrap().1, []);
+    // Their nodes remove the replicas that were ordered; nothing else is promised.
+    assert!(catalog.replicas.values().all(|(replica, _)| replica.state == ReplicaState::Dropping));
+}
+
+#[test]
+fn a_name_that_an_interrupted_creation_has_left_can_be_used_at_once() {
+    for (maker, at, alive, expected) in [
+        // Its node is dead: another one makes the volume.
+        (1, 2, [false, true, true], true),
+        // Its node runs, and so may the command.
+        (1, 2, [true; 3], false),
+        // At the same node the command is known to have ended.
+        (2, 2, [true; 3], true),
+    ] {
+        let mut store = cluster(1 << 40);
+        let mine = UnderWay::default();
+        let (mut plan, running) = creation(&mine, checked("x", GIB, 1), maker);
+        let old = complete(&mut store, &mut plan).unwrap()[0].id;
+        drop(running);
+        let mut of = checked("x", GIB, 1);
+        of.wanted.copies = 2;
+        let (mut again, _running) = creation_with(&mine, of, at, alive);
+        let made = complete(&mut store, &mut again);
+        assert_eq!(made.is_ok(), expected, "{made:?}");
+        match made {
+            Ok(made) => assert_ne!(made[0].id, old),
+            Err(why) => {
+                assert!(why.to_string().contains("is being made by a command at node node-1"), "{why}")
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_has_its_record_is_never_taken_back() {
+    let mut store = cluster(1 << 40);
+    let all = UnderWay::default();
+    let of = checked("x", GIB, 1);
+    let (mut plan, running) = creation(&all, of.clone(), 1);
+    let planned = complete(&mut store, &mut plan).unwrap();
+    let mut records = MakeRecords::new(planned.clone(), of.layout, false);
+    assert!(steps::all(&mut store, |store| records.step(store)).unwrap().is_empty());
+    drop(running);
+    let before = store.list("").unwrap().1;
+    let mut remove = RemoveVolume::unfinished(planned[0].id);
+    assert!(!steps::all(&mut store, |store| remove.step(store)).unwrap());
+    assert_eq!(store.list("").unwrap().1, before);
+    assert!(Catalog::read(&mut store).unwrap().plans.is_empty(), "the plan goes with the record");
+    // And one that is taken back gets no record.
+    let (mut plan, _running) = creation(&all, checked("y", GIB, 1), 1);
+    let planned = complete(&mut store, &mut plan).unwrap();
+    let mut remove = RemoveVolume::unfinished(planned[0].id);
+    assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
+    let mut records = MakeRecords::new(planned.clone(), of.layout, false);
+    assert_eq!(steps::all(&mut store, |store| records.step(store)).unwrap(), BTreeSet::from([planned[0].id]));
+    assert_eq!(store.list(&format!("record/{}", planned[0].id)).unwrap().1, []);
+}
