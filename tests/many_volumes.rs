@@ -84,6 +84,33 @@ fn a_volume_that_is_made_attached_stays_at_its_node_until_it_is_attached_elsewhe
     assert!(code == 2 && said.contains("a{1..}"), "{code}: {said}");
 }
 
+/// All copies of a device that fails are named in one commit, so that other changes wait for no more than that.
+#[test]
+fn a_device_that_fails_is_written_down_for_all_its_copies_at_once() {
+    const COUNT: usize = 24;
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "db-{01..24}", "--size", "1MiB", "--log", "32MiB"]);
+    let revision = |cluster: &Cluster| -> u64 {
+        let store = rusqlite::Connection::open(cluster.file()).expect("it is there");
+        store.query_row("SELECT number FROM revision", [], |row| row.get(0)).expect("it has one")
+    };
+    cluster.kill(2);
+    let device = cluster.device(2);
+    std::fs::rename(&device, format!("{device}-away")).expect("it is there");
+    let before = revision(&cluster);
+    cluster.start_node(2);
+    let is_failed = |volume: &Value| {
+        let replicas = volume["replicas"].as_array().expect("it is a list");
+        replicas.iter().any(|of| of["node"] == "node-2" && of["state"] == "failed")
+    };
+    wait_for(&cluster, 1, "all copies are named", |shown| {
+        shown["volumes"].as_array().expect("it is a list").iter().filter(|of| is_failed(of)).count() == COUNT
+    });
+    // One for the start of the node's process.
+    let commits = revision(&cluster) - before;
+    assert!((2..=4).contains(&commits), "{commits} commits for {COUNT} copies");
+}
+
 /// Waits until this holds of what a node shows of everything.
 fn wait_for(cluster: &Cluster, node: u8, what: &str, holds: impl Fn(&Value) -> bool) {
     let begun = Instant::now();

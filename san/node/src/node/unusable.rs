@@ -31,7 +31,7 @@ impl Node {
         known.unwrap_or_else(|| format!("replica {id}"))
     }
 
-    /// Writes down which replicas of this node cannot be used, where that has changed.
+    /// Writes down which replicas of this node cannot be used, where that has changed: all of a device that fails in one commit, or in few.
     pub(super) async fn tell_unusable(&self) {
         let changes: Vec<_> = {
             let state = self.state();
@@ -47,11 +47,9 @@ impl Node {
             })
             .collect()
         };
-        for change in changes {
-            // If another change came first, this one is made again when the configuration is read next.
-            if self.config().call(move |store| store.commit(&[change])).await.is_ok() {
-                self.reconcile_soon();
-            }
+        // If another change came first, those that are not made are made when the configuration is read next.
+        if !changes.is_empty() && self.config().each(changes).await.is_ok() {
+            self.reconcile_soon();
         }
     }
 }
