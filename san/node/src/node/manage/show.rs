@@ -14,6 +14,7 @@ use super::health::Judge;
 use super::local::{LocalDevice, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
+use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
@@ -192,6 +193,11 @@ fn note(
 /// If records change while the nodes report, all are asked again, within this time.
 const AGAIN: Duration = Duration::from_millis(600);
 
+/// How long the configuration store may not answer before a status shows what is known.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// How long a status waits for a store that has not answered for longer.
+const LEAST_PATIENCE: Duration = Duration::from_millis(300);
+
 impl Node {
     /// How everything is: what all nodes report of themselves just now.
     pub async fn status(&self) -> Result<StatusView, ManageError> {
@@ -248,21 +254,35 @@ impl Node {
         })
     }
 
-    /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why.
+    /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why. The store is
+    /// waited for until it has not answered this node for [`PATIENCE`], so of a store that is away little is waited for.
     pub(super) async fn collect(&self) -> (Catalog, Reports, Option<String>) {
-        let mut fault = self.refresh().await.err().map(|why| why.to_string());
+        let mut fault = self.refresh_soon().await;
         let begun = Instant::now();
         loop {
             let before = self.state().catalog.clone();
             let reports = self.reports().await;
             if fault.is_none() {
-                fault = self.refresh().await.err().map(|why| why.to_string());
+                fault = self.refresh_soon().await;
             }
             let catalog = self.state().catalog.clone();
             // What was reported amid a change of a record may be of either.
             if before.records == catalog.records || begun.elapsed() > AGAIN {
                 return (catalog, reports, fault);
             }
+        }
+    }
+
+    /// The configuration is read now. Returns why not, if it cannot be read soon.
+    async fn refresh_soon(&self) -> Option<String> {
+        let limit = PATIENCE.saturating_sub(self.state().store.silence()).max(LEAST_PATIENCE);
+        match tokio::time::timeout(limit, self.refresh()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(why @ (ConfigError::WentBack { .. } | ConfigError::Broken { .. }))) => {
+                Some(why.to_string())
+            }
+            Ok(Err(why)) => Some(self.state().store.fault_or(Some(why.to_string()))),
+            Err(_) => Some(self.state().store.fault_or(None)),
         }
     }
 
