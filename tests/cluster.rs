@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nodes::client::{self, Writers};
+use nodes::client::{self, Nbd, Writers};
 use nodes::{Cluster, run};
 
 /// No acknowledged write is lost and no old data is read, whichever node is killed.
@@ -339,6 +339,27 @@ fn bad_company_harms_nobody_but_itself() {
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
     cluster.wait_until("disk", "healthy", Duration::from_secs(5));
+}
+
+/// Of connections that say nothing, more than may have proved nothing: they displace each other. Clients get in at once, by the network and
+/// by a socket, and those that were in stay.
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "disk"]);
+    let address = cluster.addresses()[0];
+    let mut before = Nbd::connect(address, "disk").expect("it is served");
+    let mut silent = nodes::client::silent(&[address], 2300);
+    Nbd::connect(address, "disk").expect("the newest is let in").write(1, 1).expect("it is written");
+    let socket = cluster.node_folder(1).join("nbd.sock");
+    run(Command::new("nbdinfo").args(["--size", &format!("nbd+unix:///disk?socket={}", socket.display())]));
+    assert_eq!(before.read(1).expect("it stays"), 1);
+    silent[0].set_read_timeout(Some(Duration::from_secs(5))).expect("it may be so long");
+    let mut said = Vec::new();
+    let ended = std::io::Read::read_to_end(&mut silent[0], &mut said);
+    let waits = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(!ended.as_ref().is_err_and(waits), "the oldest is displaced: {ended:?}");
 }
 
 /// Faults on purpose: a slow device, one that fails, and a node whose messages are lost.

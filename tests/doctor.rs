@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::{eventually, finish, folder, loadline, number, refuse_registering, run, signal, start};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TOKEN: &str = "open-sesame";
+const TOKEN: &str = "open-sesame-open-sesame";
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
@@ -98,7 +98,7 @@ fn what_is_not_there_is_refused_before_anything_is_done() {
     run(["doctor", "--join", "0"]).refused(2, &["--join"]);
     run(["doctor", "--join", "1", "--folder", "data"]).refused(2, &["--folder data", "whole path"]);
     run(["doctor", "--listen", "127.0.0.1:0"]).refused(2, &["--join"]);
-    run(["doctor", "--join", "1", "--token", "short"]).refused(2, &["8 to 512 bytes"]);
+    run(["doctor", "--join", "1", "--token", "fifteen letters"]).refused(2, &["16 to 512 bytes"]);
 }
 
 #[test]

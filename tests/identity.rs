@@ -14,7 +14,7 @@ use loadline_san_node::identity::files::{Identity, read_bundle};
 use loadline_san_node::identity::trust::{self, provider};
 use loadline_san_transport::handshake::{self, ENCRYPTED};
 use nodes::client::Nbd;
-use nodes::{Cluster, hosts, run};
+use nodes::{Cluster, hosts, run, tls};
 use rustls::pki_types::ServerName;
 
 const PROTECTED: &[&str] = &["--transport", "encrypted"];
@@ -106,6 +106,53 @@ fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
     assert!(nbdinfo(&plain).0);
 }
 
+/// Connections that were made with an access end when it is revoked, and not only those that are made later: at the owner of a volume,
+/// at a node that forwards, and at the API, by a certificate and by a token.
+#[test]
+fn what_an_access_has_let_in_ends_when_it_is_revoked() {
+    if !hosts::possible() {
+        return;
+    }
+    let cluster = Cluster::start_on_hosts(2, &[], "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let (vm, other) = (access(&cluster, "vm", "client", &[]), access(&cluster, "other", "client", &[]));
+    let (bob, graph) =
+        (access(&cluster, "bob", "operator", &[]), access(&cluster, "graph", "viewer", &["--token"]));
+    let token = std::fs::read_to_string(graph).expect("it was written");
+    let addresses = cluster.addresses();
+    let authority = cluster.node_folder(1).join("identity/cluster-ca.pem");
+    let connect =
+        |node: usize, folder: &Path| tls::nbd(addresses[node - 1], "d", folder).expect("it is let in");
+    let (mut owned, mut forwarded) = (connect(1, &vm), connect(2, &vm));
+    let mut others = [connect(1, &other), connect(2, &other)];
+    owned.write(1, 1).expect("it is written");
+    forwarded.write(2, 2).expect("it is written");
+    let by_certificate = "GET /v1/local HTTP/1.1\r\n".to_owned();
+    let by_token = format!("{by_certificate}Authorization: Bearer {}\r\n", token.trim());
+    let mut calls = [
+        (tls::api(addresses[0], &authority, Some(&bob)), by_certificate),
+        (tls::api(addresses[0], &authority, None), by_token),
+    ];
+    for (stream, head) in &mut calls {
+        assert_eq!(tls::status(stream, head).expect("it is answered"), 200);
+    }
+    for name in ["vm", "bob", "graph"] {
+        cluster.loadline(&["san", "access", "remove", name, "--config", &settings(&cluster, 1)]);
+    }
+    assert!(tls::ends(&mut owned.0) && tls::ends(&mut forwarded.0), "both, though they send nothing");
+    for (stream, head) in &mut calls {
+        assert!(tls::ends(stream), "{head}");
+    }
+    for (number, client) in (3..).zip(&mut others) {
+        client.write(number, 7).expect("others are not cut off");
+    }
+    assert_eq!(others[0].read(2).expect("it is served"), 2, "what was acknowledged is there");
+    for node in 1..=2 {
+        assert!(cluster.log(node).contains("its access was revoked"), "{}", cluster.log(node));
+    }
+}
+
 #[test]
 fn certificates_are_renewed_while_clients_read_and_write() {
     let cluster = Cluster::start_with(3, &["--transport", "encrypted", "--certificates", "60s"], "");
@@ -158,8 +205,24 @@ fn certificates_are_renewed_while_clients_read_and_write() {
     cluster.wait_until("d", "healthy", Duration::from_secs(20));
 }
 
-/// What comes of a handshake as a node, with this identity, at the port for nodes.
+/// What comes of a handshake as a node, with this identity, at the port for nodes, and of a claim to be another node.
 fn knock(address: Ipv4Addr, cluster: &str, called: u32, identity: &Identity) -> Result<(), String> {
+    let mut preamble = b"LLpeer\0\x01".to_vec();
+    preamble.extend(u128::from_str_radix(cluster, 16).expect("it is a number").to_le_bytes());
+    for number in [9u32, called, 0, 0] {
+        preamble.extend(number.to_le_bytes());
+    }
+    say(address, cluster, called, identity, &preamble).map(drop)
+}
+
+/// What is answered after a handshake as a node, with this identity, and this opening message.
+fn say(
+    address: Ipv4Addr,
+    cluster: &str,
+    called: u32,
+    identity: &Identity,
+    preamble: &[u8],
+) -> Result<u8, String> {
     let own = Some(identity.own.clone());
     let mut config = trust::client(identity.authority.certificate(), own, provider()).expect("it is one");
     config.alpn_protocols = vec![ENCRYPTED.to_vec()];
@@ -175,19 +238,45 @@ fn knock(address: Ipv4Addr, cluster: &str, called: u32, identity: &Identity) -> 
         if answer != 1 {
             return Err("it is not known".into());
         }
-        // A node that claims to be another one.
-        let mut preamble = b"LLpeer\0\x01".to_vec();
-        preamble.extend(u128::from_str_radix(cluster, 16).expect("it is a number").to_le_bytes());
-        for number in [9u32, called, 0, 0] {
-            preamble.extend(number.to_le_bytes());
-        }
-        stream.write_all(&preamble).await.map_err(|error| error.to_string())?;
+        stream.write_all(preamble).await.map_err(|error| error.to_string())?;
         stream.flush().await.map_err(|error| error.to_string())?;
         match stream.read_u8().await {
             Err(_) => Err("it is disconnected".into()),
-            Ok(_) => Ok(()),
+            Ok(answer) => Ok(answer),
         }
     })
+}
+
+/// Who has the key of a node, or what was a process of it once, opens no session of a process that does not run, and shuts out none that
+/// does.
+#[test]
+fn a_session_is_of_the_process_that_runs_as_its_node() {
+    let cluster = Cluster::start_with(2, PROTECTED, "");
+    cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let status: serde_json::Value =
+        serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).expect("it is JSON");
+    let id = status["cluster"].as_str().expect("it has an id");
+    let known = catalog(&cluster);
+    let (owner, _) = known.node("node-1").expect("it is there");
+    let (number, node) = known.node("node-2").expect("it is there");
+    let identity = Identity::read(&cluster.node_folder(2), id).expect("the node has one");
+    let open = |incarnation: u64| {
+        let mut session = b"LLsess\0\x01".to_vec();
+        session.extend(u128::from_str_radix(id, 16).expect("it is a number").to_le_bytes());
+        session.extend(incarnation.to_le_bytes());
+        session.extend(number.to_le_bytes());
+        session.extend(u32::MAX.to_le_bytes());
+        say(cluster.addresses()[0], id, owner, &identity, &session).expect("it is answered")
+    };
+    // The third byte of the answer tells them apart, the first says that it is one.
+    assert_eq!(open(u64::MAX), b'L');
+    assert_eq!(open(node.incarnation - 1), b'L');
+    for words in ["knows no process of node", "a newer process runs as node"] {
+        assert!(cluster.log(1).contains(words), "{words}: {}", cluster.log(1));
+    }
+    let mut forwarded = Nbd::connect(cluster.addresses()[1], "d").expect("its own process is not shut out");
+    forwarded.write(1, 1).expect("it is written");
 }
 
 #[test]
@@ -258,7 +347,7 @@ fn strangers_do_not_get_in_as_nodes() {
     for words in [
         "was not issued by this cluster",
         "names no node with it",
-        "has expired",
+        "its certificate was valid until",
         "does not speak TLS",
         "claims to be node 9",
     ] {

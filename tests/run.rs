@@ -263,7 +263,8 @@ fn workers_join_from_anywhere_with_one_command() {
     );
     fs::create_dir(place.path().join("disks")).unwrap();
     let out = place.path().join("run");
-    let child = start(["run", text(&file), "--out", text(&out), "--token", "open-sesame", "--json"]);
+    let child =
+        start(["run", text(&file), "--out", text(&out), "--token", "open-sesame-open-sesame", "--json"]);
     let mut address = String::new();
     eventually("the controller listens", LIMIT, || {
         let all = events(&out);
@@ -276,10 +277,12 @@ fn workers_join_from_anywhere_with_one_command() {
     let _silent = TcpStream::connect(&address).unwrap();
     garbage.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let _ = garbage.read(&mut [0; 64]);
-    run(["worker", "--join", &address, "--token", "a wrong guess"]).refused(2, &["token"]);
+    run(["worker", "--join", &address, "--token", "a-guess-that-is-wrong"]).refused(2, &["token"]);
 
     let workers: Vec<Child> = ["left", "right"]
-        .map(|name| start(["worker", "--join", &address, "--token", "open-sesame", "--name", name]))
+        .map(|name| {
+            start(["worker", "--join", &address, "--token", "open-sesame-open-sesame", "--name", name])
+        })
         .into();
     let json = done(&finish(child, LIMIT));
     assert!(json.is_object());

@@ -40,6 +40,21 @@ pub fn listed<T: ToString>(all: &[T], most: usize) -> String {
     }
 }
 
+/// A moment, in seconds since 1970, as a date and a time of day to the minute.
+pub fn moment(seconds: u64) -> String {
+    // Days since 1 March of year 0, so that a leap day is the last of its year: 400 years have 146,097 days.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +73,18 @@ mod tests {
     fn a_long_list_says_how_much_longer_it_is() {
         assert_eq!(listed(&[1, 2, 3], 3), "1, 2, 3");
         assert_eq!(listed(&[1, 2, 3, 4, 5], 2), "1, 2 and 3 more");
+    }
+
+    #[test]
+    fn a_moment_is_a_date_and_a_time_of_day() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(moment(seconds), text);
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! | [`spin`] | looking for what completes before sleeping |
 //! | [`limits`] | limits of the process, raised and named |
 //! | [`nbd`] | what the NBD protocol calls its parts |
+//! | [`network`] | addresses of hosts |
 //! | [`nearest`] | the word that was probably meant |
 
 pub mod buffer;
@@ -22,6 +23,7 @@ pub mod histogram;
 pub mod limits;
 pub mod nbd;
 pub mod nearest;
+pub mod network;
 pub mod ring;
 pub mod spin;
 pub mod units;

@@ -18,7 +18,7 @@ const OWN: u64 = 256;
 static RUNS: AtomicU64 = AtomicU64::new(1);
 
 /// A connection that has chosen a volume.
-pub(crate) struct Nbd(pub(crate) TcpStream);
+pub(crate) struct Nbd<S = TcpStream>(pub(crate) S);
 
 impl Nbd {
     pub(crate) fn connect(address: Ipv4Addr, volume: &str) -> io::Result<Nbd> {
@@ -31,11 +31,21 @@ impl Nbd {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
-        let mut hello = [0; 18];
-        stream.read_exact(&mut hello)?;
-        let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
-        let mut asked = flags.to_be_bytes().to_vec();
-        asked.extend(OPTION_MAGIC.to_be_bytes());
+        greet(&mut stream)?;
+        Nbd::choose(stream, volume)
+    }
+}
+
+/// Reads what the server says first, and answers it.
+pub(super) fn greet(stream: &mut TcpStream) -> io::Result<()> {
+    stream.read_exact(&mut [0; 18])?;
+    stream.write_all(&u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes())
+}
+
+impl<S: Read + Write> Nbd<S> {
+    /// Chooses a volume, by a connection whose greeting is done.
+    pub(super) fn choose(mut stream: S, volume: &str) -> io::Result<Nbd<S>> {
+        let mut asked = OPTION_MAGIC.to_be_bytes().to_vec();
         asked.extend(option::GO.to_be_bytes());
         asked.extend((volume.len() as u32 + 6).to_be_bytes());
         asked.extend((volume.len() as u32).to_be_bytes());
@@ -67,9 +77,7 @@ impl Nbd {
             error => Err(io::Error::other(format!("error {error}"))),
         }
     }
-}
 
-impl Nbd {
     /// Writes a block full of this byte.
     pub(crate) fn write(&mut self, block: u64, byte: u8) -> io::Result<()> {
         self.ask(command::WRITE, block, &[byte; BLOCK], &mut [])
@@ -82,7 +90,9 @@ impl Nbd {
         assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a block is written as a whole");
         Ok(bytes[0])
     }
+}
 
+impl Nbd {
     /// Sends a write, and does not wait for its answer.
     pub(crate) fn send_write(&mut self, block: u64, byte: u8) {
         let (offset, length) = (block * BLOCK as u64, BLOCK as u32);

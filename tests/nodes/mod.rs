@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod hosts;
 pub(crate) mod machine;
+pub(crate) mod tls;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -43,8 +44,7 @@ impl<T: std::io::Read + std::io::Write> ReadWrite for T {}
 
 /// The token in what `san init` prints, if the nodes of the cluster authenticate each other.
 pub(crate) fn token_in(printed: &str) -> Option<String> {
-    let words = printed.split_whitespace();
-    words.skip_while(|word| *word != "--token").nth(1).map(str::to_owned)
+    printed.split_whitespace().find_map(|word| word.strip_prefix("LOADLINE_JOIN_TOKEN=")).map(str::to_owned)
 }
 
 impl Cluster {

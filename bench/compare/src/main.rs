@@ -29,7 +29,7 @@ use clap::Parser;
 #[command(max_term_width = 100)]
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
-    /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
+    /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes, storm; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
     /// cluster under a fleet: faults, resync, streaming; and ceph, if that is named. `soak` does random faults for some minutes and checks every block.
     names: Vec<String>,
     /// How many pairs of each; rounds of `cluster resync`.
@@ -56,6 +56,9 @@ struct Args {
     /// Which faults `soak` does, and which nodes `cluster faults` kills. [default: a new one, which is printed]
     #[arg(long)]
     seed: Option<u64>,
+    /// Print JSON instead of a table: `san storm`.
+    #[arg(long)]
+    json: bool,
     /// The program to measure. [default: loadline beside this one]
     #[arg(long)]
     program: Option<PathBuf>,
@@ -111,12 +114,18 @@ fn run(args: &Args) -> Result<(), String> {
         _ => None,
     };
     if let Some(names) = of_san {
-        println!("{} pairs of {} s each; medians (ranges)\n", args.pairs, args.seconds);
+        let json = args.json && names == ["storm"];
+        if !json {
+            println!("{} pairs of {} s each; medians (ranges)\n", args.pairs, args.seconds);
+        }
         let (memory, disk) = (&args.memory, &args.disk);
-        let setting = san::Setting { context: &context, memory, disk, mib: args.size, kills: args.kills };
+        let setting =
+            san::Setting { context: &context, memory, disk, mib: args.size, kills: args.kills, json };
         let cpu = steal::CpuTicks::now();
         san::measure(&setting, names)?;
-        print_steal(cpu);
+        if !json {
+            print_steal(cpu);
+        }
         return Ok(());
     }
     if args.names == ["analysis"] {

@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 mod idle;
 mod kill;
 mod nbd;
+mod storm;
 mod transport;
 mod vhost;
 mod volumes;
@@ -23,6 +24,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) mib: u64,
     /// How often nodes are killed.
     pub(crate) kills: u32,
+    /// Print JSON instead of a table, where that is possible.
+    pub(crate) json: bool,
 }
 
 /// Measures what is wanted: all, if nothing is named, but what needs Ceph.
@@ -46,6 +49,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("transport") {
         transport::measure(setting)?;
+    }
+    if wanted("storm") {
+        storm::measure(setting)?;
     }
     if wanted("volumes") {
         volumes::measure(setting)?;

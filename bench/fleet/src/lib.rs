@@ -77,5 +77,5 @@ pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use process::TOKEN_VARIABLE;
 pub use spec::FleetSpec;
 pub use stop::or_stop;
-pub use token::random_token;
+pub use token::{check_token, random_token};
 pub use worker::run_worker;

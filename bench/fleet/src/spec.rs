@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::FleetError;
 use crate::launcher::{FleetKind, Placement};
+use crate::token::check_token;
 
 /// More workers than this are refused: each costs the controller a connection and a process slot.
 pub const MOST_WORKERS: usize = 4096;
@@ -16,7 +17,7 @@ pub struct FleetSpec {
     pub placement: Placement,
     /// Where the controller listens; port 0: a free one. A kind of fleet whose workers are all on this machine stays on it.
     pub listen: SocketAddr,
-    /// What worker and controller prove to each other that they have; 8 to 512 bytes. `None`: a random one. Every connection may
+    /// What worker and controller prove to each other that they have; 16 to 512 bytes. `None`: a random one. Every connection may
     /// try a guess, so a chosen token must be as hard to guess as a random one.
     pub token: Option<String>,
     /// The `loadline` program, of which local workers are processes.
@@ -41,10 +42,8 @@ impl FleetSpec {
 
     /// Checks the rules that need no system. The error is of kind `Usage`.
     pub fn validate(&self) -> Result<(), FleetError> {
-        if let Some(token) = &self.token
-            && !(8..=512).contains(&token.len())
-        {
-            return Err(FleetError::usage("a token has 8 to 512 bytes: leave it out for a random one"));
+        if let Some(token) = &self.token {
+            check_token(token)?;
         }
         self.placement.validate()?;
         let workers = self.placement.workers() as usize;
@@ -87,7 +86,10 @@ mod tests {
                 processes(vec![NodeSpec { memory_limit: Some(ByteSize::MIB), ..node.clone() }], 1),
                 "memory_limit",
             ),
-            (FleetSpec { token: Some("short".into()), ..processes(vec![node.clone()], 1) }, "8 to 512 bytes"),
+            (
+                FleetSpec { token: Some("fifteen letters".into()), ..processes(vec![node.clone()], 1) },
+                "16 to 512 bytes",
+            ),
             (
                 FleetSpec::new(Placement::Joined(JoiningWorkers {
                     workers: 1,

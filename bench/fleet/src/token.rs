@@ -23,6 +23,20 @@ const RANDOM_BYTES: usize = 16;
 /// Bytes of a nonce, and of a proof.
 const LEN: usize = Digits::LEN;
 
+/// Bytes of a token: a shorter one can be guessed by a program that gets a proof of it.
+const BYTES: std::ops::RangeInclusive<usize> = 16..=512;
+
+/// Fails, with an error of kind `Usage`, if a token is too short or too long.
+pub fn check_token(token: &str) -> Result<(), FleetError> {
+    match token.len() {
+        length if BYTES.contains(&length) => Ok(()),
+        length => Err(FleetError::usage(format!(
+            "the token has {length} bytes, and a token of a fleet has 16 to 512 bytes: use one that cannot be guessed, such as that of \
+             'openssl rand -hex 32', or leave it out for a random one"
+        ))),
+    }
+}
+
 /// 32 bytes, which travel as 64 hexadecimal digits: a nonce, a channel binding or a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]

@@ -1,8 +1,8 @@
 //! Connections that have not proved yet that they know the token: how many there may be, how fast they are accepted, and how many
 //! refusals are reported.
 //!
-//! Every host that reaches the port can connect as often as it likes. What it can use up has a bound for each address and
-//! for all together, and reports about it must not delay the messages of workers. Beyond the bound the oldest connection is
+//! Every host that reaches the port can connect as often as it likes. What it can use up has a bound for each address (of IPv6,
+//! for each network of 64 bits) and for all together, and reports about it must not delay the messages of workers. Beyond the bound the oldest connection is
 //! dropped: a worker proves itself within milliseconds, so the oldest is not likely to be one.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use loadline_base::network::source_of;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
@@ -105,6 +106,7 @@ impl UnauthenticatedConnections {
     /// A place for one more. If there is none, the oldest connection loses its place: of those from this address if they
     /// are too many, otherwise of all.
     pub(crate) fn place(self: &Arc<Self>, address: IpAddr) -> Place {
+        let address = source_of(address);
         let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(surplus) = here.surplus(address) {
             here.remove(surplus);
@@ -204,6 +206,15 @@ mod tests {
             here.places.is_empty() && here.per_address.is_empty(),
             "an address that is gone is forgotten"
         );
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_have_the_places_of_one() {
+        let unauthenticated = Arc::new(UnauthenticatedConnections::new(mpsc::channel(1).0));
+        let of = |number: usize| IpAddr::from([0x2001, 0xdb8, 1, 2, 0, 0, 0, number as u16]);
+        let mut places: Vec<Place> =
+            (0..=MOST_PER_ADDRESS).map(|number| unauthenticated.place(of(number))).collect();
+        assert!(is_taken(&mut places[0]) && !is_taken(&mut places[1]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::process::is_orphan;
 use crate::tls::EncryptedStream;
+use crate::token::check_token;
 use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, ToWorker, WorkerOrder};
 
 /// How long an I/O in flight is waited for when the worker ends; then the process ends with it.
@@ -32,6 +33,7 @@ const CLOCK_QUESTIONS: usize = 8;
 /// gets messages for a person at the terminal. To be called before the process starts any thread. Threads may be
 /// left behind in an I/O that hangs: end the process when it returns.
 pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<(), FleetError> {
+    check_token(&options.token)?;
     confine(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -70,7 +70,7 @@ fn a_worker_that_may_not_join_gets_the_reason() {
         let here = events.clone();
         let others = thread::spawn(move || {
             let address = here.address();
-            let (_, answer) = greet_with(address, hello("a"), "the-wrong-token");
+            let (_, answer) = greet_with(address, hello("a"), "the-wrong-token-of-a-fleet");
             assert!(refusal(&answer).0.contains("token"));
             let (_, answer) = greet(address, Hello { protocol: 77, ..hello("a") });
             let why = refusal(&answer).0;
@@ -107,7 +107,7 @@ fn a_worker_that_may_not_join_gets_the_reason() {
     });
     let reported = format!("{:?}", events.all());
     assert!(
-        !reported.contains(common::TOKEN) && !reported.contains("the-wrong-token"),
+        !reported.contains(common::TOKEN) && !reported.contains("the-wrong-token-of-a-fleet"),
         "no token is ever told"
     );
 }

@@ -28,17 +28,21 @@
 //! | `GET /v1/openapi.json` | all of this, for programs |
 //!
 //! A request that a browser may have sent for a page of another site is refused (`browsers`), and one of a caller that may not do it
-//! (`roles`). Where callers come from, and what is known of them: `listener`.
+//! (`roles`). Where callers come from: `listener`; what is known of them:
+//! `caller`.
 //!
 //! What fails is answered with a [`Fault`]: also a path or a method that there is not, a URL that is too long or that is not UTF-8,
 //! and a body that is not JSON. Only what is no request of HTTP at all is answered by the HTTP server itself, with a status and no
 //! body.
 
 mod browsers;
+mod caller;
+mod connection;
 mod listener;
 mod roles;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
@@ -61,8 +65,11 @@ use crate::node::manage::{
 
 pub use crate::node::manage::CLUSTER_HEADER;
 
-/// Bytes of a URL at most: names have 64. The HTTP server itself takes 64 KiB.
+/// Bytes of a URL at most: names have 64.
 const LONGEST_URL: usize = 8 << 10;
+
+/// How long the content of a request may take to be received, once its head was.
+const BODY: Duration = Duration::from_secs(20);
 
 /// Where a volume is to be attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -308,7 +315,9 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> 
 
     async fn from_request(request: Request, state: &S) -> Result<Said<T>, ManageError> {
         let wrong = |why: String| ManageError::Wrong(format!("the request cannot be parsed: {why}"));
-        let bytes = Bytes::from_request(request, state).await.map_err(|why| wrong(why.body_text()))?;
+        let bytes = tokio::time::timeout(BODY, Bytes::from_request(request, state)).await;
+        let late = |_| wrong(format!("it was not received within {} s", BODY.as_secs()));
+        let bytes = bytes.map_err(late)?.map_err(|why| wrong(why.body_text()))?;
         serde_json::from_slice(&bytes).map(Said).map_err(|why| wrong(why.to_string()))
     }
 }

@@ -16,9 +16,11 @@
 //! | [`files`] | what a node keeps of it in its folder |
 //! | [`token`] | an invitation for one node |
 //! | [`access`] | people and programs that use the API |
+//! | [`accesses`] | all that the configuration names at a moment |
 //! | [`trust`] | what TLS is to accept |
 
 pub mod access;
+pub mod accesses;
 pub mod authority;
 pub mod files;
 pub mod token;
@@ -28,10 +30,13 @@ pub mod trust;
 mod tests;
 
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::digest::{SHA256, digest};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::time_provider::TimeProvider;
 use thiserror::Error;
 
 /// Why there is no identity, or an invitation is none.
@@ -83,7 +88,31 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 
 /// Seconds since 1970, by this host's clock.
 pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    now.saturating_add_signed(CLOCK_OFF.load(Ordering::Relaxed))
+}
+
+/// By how many seconds this process takes its host's clock to be wrong: a fault on purpose.
+static CLOCK_OFF: AtomicI64 = AtomicI64::new(0);
+
+/// From now on this process takes its host's clock for one that is wrong by so many seconds.
+pub(crate) fn set_clock_off(seconds: i64) {
+    CLOCK_OFF.store(seconds, Ordering::Relaxed);
+}
+
+/// The clock by which certificates are checked.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(now())))
+    }
+}
+
+/// The clock by which certificates are checked.
+pub(crate) fn clock() -> Arc<dyn TimeProvider> {
+    Arc::new(Clock)
 }
 
 /// Random bytes of the system.

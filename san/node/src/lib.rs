@@ -10,6 +10,7 @@
 //! | [`unusable`] | why a replica cannot be used |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
 //! | [`clock`] | the clock that leases count on |
+//! | `strangers` | lines of the log that strangers cause |
 
 pub mod api;
 pub mod clock;
@@ -23,4 +24,5 @@ pub mod node;
 #[cfg(test)]
 mod openapi;
 pub mod settings;
+mod strangers;
 pub mod unusable;

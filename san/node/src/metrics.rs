@@ -81,6 +81,12 @@ impl Node {
             "Connections that were refused because the other side did not prove that it may connect.",
         );
         page.value("loadline_refused_connections_total", &[], self.state().refused_connections as f64);
+        page.metric(
+            "loadline_clock_refusals_total",
+            "counter",
+            "Connections that were refused because the clocks of two hosts disagree on the validity of a certificate.",
+        );
+        page.value("loadline_clock_refusals_total", &[], self.state().clock_refusals.count as f64);
         let clients: usize = loops.iter().map(|of| of.clients).sum();
         page.metric("loadline_clients", "gauge", "Connections of clients, of all protocols.");
         page.value("loadline_clients", &[], clients as f64);

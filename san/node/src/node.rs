@@ -9,13 +9,17 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `reconcile` | carries out what it finds in the configuration |
-//! | `listeners` | accepts connections of clients and of other nodes |
+//! | `listeners`, `admission` | accepts connections, and lets clients in |
+//! | `unproved`, `standing` | how many connections may have proved nothing, and how many clients may wait |
+//! | `accesses` | what the configuration lets in; what it revokes ends |
+//! | `welcome` | connections of other nodes, and what each is for |
 //! | `forward` | clients of volumes that are owned elsewhere |
 //! | `life` | a new life of the node's process begins |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
+//! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
 //! | `store_state` | whether the configuration store answers, and goes on from where it was |
@@ -23,7 +27,10 @@
 //! | `unfinished` | what interrupted commands have left is taken back |
 //! | [`manage`] | the commands of people: volumes, devices, nodes |
 
+mod accesses;
+mod admission;
 mod allocation;
+mod clocks;
 mod connection;
 mod forward;
 mod life;
@@ -39,27 +46,30 @@ pub(crate) mod refusals;
 pub(crate) mod security;
 mod sessions;
 pub(crate) mod sockets;
+mod standing;
 mod store_state;
 mod under_way;
 mod unfinished;
 mod unproved;
 mod unusable;
 mod volume_sockets;
+mod welcome;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId, VolumeId};
 use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
+use loadline_san_transport::helpers::Helpers;
 use thiserror::Error;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::config::catalog::Catalog;
 use crate::config::service::Config;
@@ -67,17 +77,20 @@ use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopError, LoopOptions, LoopSender};
+use crate::identity::accesses::Accesses;
 use crate::identity::{IdentityError, OpenToOthers};
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
+use clocks::ClockRefusals;
+pub(crate) use clocks::Refused;
 use life::{begin_life, cluster_id, spin, start_loop, who_is};
 use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
-pub(crate) use unproved::Entered;
 use unproved::Unproved;
+pub(crate) use unproved::{Entered, Evicted};
 use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;
@@ -86,6 +99,9 @@ pub(crate) use reconcile::random;
 const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.
 const UNNOTICED: Duration = Duration::from_secs(1);
+
+/// Threads that compute handshakes of strangers: so many at a time.
+const HELPERS: usize = 1;
 
 /// Why a node does not serve.
 #[derive(Debug, Error)]
@@ -177,8 +193,8 @@ pub(crate) struct NodeState {
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
-    /// Connections whose other side has not proved its identity yet.
-    pub(crate) unproved: Unproved,
+    /// Connections that were refused because the clocks of two hosts disagree.
+    pub(crate) clock_refusals: ClockRefusals,
     /// Requests of the API that were refused.
     pub(crate) refusals: Refusals,
     /// Volumes of which an attach was ordered here.
@@ -235,6 +251,12 @@ struct Inner {
     security: Option<Security>,
     /// The certificate was renewed.
     renewed: Notify,
+    /// What the configuration names, as far as is known.
+    accesses: watch::Sender<Arc<Accesses>>,
+    /// Connections whose other side has not proved its identity yet.
+    unproved: Unproved,
+    /// Threads that compute handshakes.
+    helpers: Helpers,
     state: Mutex<NodeState>,
     /// When the configuration was read last: begun to be.
     reading: tokio::sync::Mutex<Option<Instant>>,
@@ -288,6 +310,7 @@ impl Node {
             };
             loops.push(start_loop(options, report.clone())?);
         }
+        let helpers = Helpers::start(HELPERS, STACK)?;
         let state = Mutex::new(NodeState {
             me: Some(me),
             loops: vec![LoopState::default(); loops.len()],
@@ -304,6 +327,9 @@ impl Node {
             loops,
             security,
             renewed: Notify::new(),
+            accesses: watch::Sender::default(),
+            unproved: Unproved::default(),
+            helpers,
             state,
             reading: tokio::sync::Mutex::default(),
             changed,
@@ -361,13 +387,6 @@ impl Node {
 
     pub(crate) fn config(&self) -> &Config {
         &self.0.config
-    }
-
-    /// A connection comes from an address, and its other side has not proved its identity. `None` if too many do.
-    pub(crate) fn enter_unproved(&self, from: IpAddr) -> Option<Entered> {
-        let state = self.state();
-        let is_node = state.catalog.nodes.values().any(|(node, _)| node.peer.ip() == from);
-        state.unproved.enter(from, is_node)
     }
 
     /// The loop to which a volume belongs.

@@ -4,16 +4,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use loadline_base::figures::moment;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
-use rustls::{CertificateError, ClientConfig, CommonState, ExtractedSecrets, PeerIncompatible, ServerConfig};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, CommonState, ExtractedSecrets, PeerIncompatible,
+    ServerConfig,
+};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::helpers::{Helpers, Precedence};
 use crate::keys::Protection;
-use crate::records::{Records, Renewal, alert};
+use crate::records::{RecordError, Records, Renewal, alert};
 use crate::stream::Stream;
 
 /// The protocol of ALPN (RFC 7301) by which nodes agree that their connection is encrypted.
@@ -21,6 +26,8 @@ pub const ENCRYPTED: &[u8] = b"loadline-encrypted/1";
 /// The protocol by which they agree that it is only authenticated. The handshake proves the choice, as all that it says.
 pub const AUTHENTICATED: &[u8] = b"loadline-authenticated/1";
 
+/// The alert that a certificate has expired, or is not valid yet (RFC 8446, 6).
+const CERTIFICATE_EXPIRED: u8 = 45;
 /// Bytes of a handshake that are received and not handled: a certificate chain is far shorter.
 const MOST_INCOMING: usize = 64 << 10;
 
@@ -39,9 +46,35 @@ pub enum HandshakeError {
     /// The other side, or its certificate, is refused.
     #[error("{}", tls(.0))]
     Tls(rustls::Error),
+    /// More handshakes are begun than this host computes.
+    #[error("this node is asked for more handshakes than it can compute")]
+    Overloaded,
     /// It sends more than a handshake has.
     #[error("the other side sends more than a handshake has")]
     TooLong,
+}
+
+impl HandshakeError {
+    /// Whether the clocks of the two hosts disagree on the validity of a certificate.
+    pub fn is_of_clocks(&self) -> bool {
+        use rustls::Error::{AlertReceived, InvalidCertificate};
+        match self {
+            HandshakeError::Tls(AlertReceived(alert)) => *alert == AlertDescription::CertificateExpired,
+            HandshakeError::Tls(InvalidCertificate(why)) => matches!(
+                why,
+                CertificateError::Expired
+                    | CertificateError::ExpiredContext { .. }
+                    | CertificateError::NotValidYet
+                    | CertificateError::NotValidYetContext { .. }
+            ),
+            // The other side has looked at this side's certificate when the handshake was done here.
+            HandshakeError::Io(error) => {
+                let alert = error.get_ref().and_then(|inner| inner.downcast_ref());
+                matches!(alert, Some(RecordError::Alert(number)) if *number == CERTIFICATE_EXPIRED)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What a failure of TLS means, for people.
@@ -75,11 +108,22 @@ fn certificate(why: &CertificateError) -> String {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate was not issued by this cluster".into()
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+        CertificateError::ExpiredContext { time, not_after } => format!(
+            "its certificate was valid until {}, and the clock of this host says {}: check the clocks of both hosts",
+            moment(not_after.as_secs()),
+            moment(time.as_secs())
+        ),
+        CertificateError::NotValidYetContext { time, not_before } => format!(
+            "its certificate is valid from {}, and the clock of this host says {}: check the clocks of both hosts",
+            moment(not_before.as_secs()),
+            moment(time.as_secs())
+        ),
+        CertificateError::Expired => {
             "by the clock of this host its certificate has expired: check the clocks of both hosts".into()
         }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "by the clock of this host its certificate is not valid yet: check the clock of this host".into()
+        CertificateError::NotValidYet => {
+            "by the clock of this host its certificate is not valid yet: check the clocks of both hosts"
+                .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "its certificate is of another node or address".into()
@@ -104,7 +148,18 @@ pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
     name: ServerName<'static>,
 ) -> Result<(Stream<T>, Proved), HandshakeError> {
     let connection = UnbufferedClientConnection::new(config, name).map_err(HandshakeError::Tls)?;
-    shake_hands(io, connection).await
+    shake_hands(io, connection, None).await
+}
+
+/// The same; the helpers compute it.
+pub async fn connect_with<T: AsyncRead + AsyncWrite + Unpin>(
+    helpers: &Helpers,
+    io: T,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<(Stream<T>, Proved), HandshakeError> {
+    let connection = UnbufferedClientConnection::new(config, name).map_err(HandshakeError::Tls)?;
+    shake_hands(io, connection, Some((helpers, Precedence::Known))).await
 }
 
 /// Does the handshake of the side that was connected to. There is no limit of time: the caller sets one.
@@ -113,7 +168,17 @@ pub async fn accept<T: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ServerConfig>,
 ) -> Result<(Stream<T>, Proved), HandshakeError> {
     let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Tls)?;
-    shake_hands(io, connection).await
+    shake_hands(io, connection, None).await
+}
+
+/// The same; the helpers compute it, in the order of this precedence.
+pub async fn accept_with<T: AsyncRead + AsyncWrite + Unpin>(
+    (helpers, precedence): (&Helpers, Precedence),
+    io: T,
+    config: Arc<ServerConfig>,
+) -> Result<(Stream<T>, Proved), HandshakeError> {
+    let connection = UnbufferedServerConnection::new(config).map_err(HandshakeError::Tls)?;
+    shake_hands(io, connection, Some((helpers, precedence))).await
 }
 
 /// What both kinds of connections of rustls do, and what it has no trait for.
@@ -152,27 +217,67 @@ enum Step {
     Done,
 }
 
+/// A handshake, and what was received and is to be sent.
+struct Hands<S> {
+    side: S,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// What the other side has sent after it.
+    data: Vec<u8>,
+}
+
+impl<S: Side> Hands<S> {
+    fn step(&mut self) -> Result<Step, rustls::Error> {
+        step(&mut self.side, &mut self.incoming, &mut self.outgoing, &mut self.data)
+    }
+
+    /// Steps until something is to be sent or received.
+    fn steps(&mut self) -> Result<Step, rustls::Error> {
+        loop {
+            match self.step() {
+                Ok(Step::Again) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
 async fn shake_hands<T: AsyncRead + AsyncWrite + Unpin>(
     mut io: T,
-    mut side: impl Side,
+    side: impl Side + Send + 'static,
+    helpers: Option<(&Helpers, Precedence)>,
 ) -> Result<(Stream<T>, Proved), HandshakeError> {
-    let (mut incoming, mut outgoing, mut data) = (Vec::new(), Vec::new(), Vec::new());
+    let mut hands = Hands { side, incoming: Vec::new(), outgoing: Vec::new(), data: Vec::new() };
     let mut unsent = None;
     loop {
-        match step(&mut side, &mut incoming, &mut outgoing, &mut data) {
+        let stepped;
+        (hands, stepped) = match helpers {
+            Some((helpers, precedence)) => {
+                let computed = helpers.compute(precedence, move || {
+                    let stepped = hands.steps();
+                    (hands, stepped)
+                });
+                computed.await.ok_or(HandshakeError::Overloaded)?
+            }
+            None => {
+                let stepped = hands.steps();
+                (hands, stepped)
+            }
+        };
+        match stepped {
             Ok(Step::Again) => {}
             Ok(Step::Send) => {
                 // If it is not taken, the other side may have said why before it has closed.
                 if unsent.is_none() {
-                    unsent = send(&mut io, &outgoing).await.err();
+                    unsent = send(&mut io, &hands.outgoing).await.err();
                 }
-                outgoing.clear();
+                hands.outgoing.clear();
             }
             Ok(Step::Receive) => {
-                if incoming.len() >= MOST_INCOMING {
+                if hands.incoming.len() >= MOST_INCOMING {
                     return Err(HandshakeError::TooLong);
                 }
-                match (io.read_buf(&mut incoming).await, unsent.take()) {
+                match (io.read_buf(&mut hands.incoming).await, unsent.take()) {
                     (Ok(0), None) => return Err(HandshakeError::Closed),
                     (Ok(0) | Err(_), Some(error)) | (Err(error), None) => return Err(error.into()),
                     (Ok(_), before) => unsent = before,
@@ -186,14 +291,14 @@ async fn shake_hands<T: AsyncRead + AsyncWrite + Unpin>(
                 // bytes again, and it panics rather than send a second alert: so nothing is asked for after what may be one.
                 let may_be_alert = |record: &[u8]| matches!(record.first(), Some(21 | 23) | None);
                 loop {
-                    let from = outgoing.len();
-                    let stepped = step(&mut side, &mut incoming, &mut outgoing, &mut data);
-                    if !matches!(stepped, Ok(Step::Again)) || may_be_alert(&outgoing[from..]) {
+                    let from = hands.outgoing.len();
+                    let stepped = hands.step();
+                    if !matches!(stepped, Ok(Step::Again)) || may_be_alert(&hands.outgoing[from..]) {
                         break;
                     }
                 }
                 let tells = async {
-                    send(&mut io, &outgoing).await?;
+                    send(&mut io, &hands.outgoing).await?;
                     io.shutdown().await?;
                     let mut rest = [0; 1024];
                     while io.read(&mut rest).await? > 0 {}
@@ -204,6 +309,7 @@ async fn shake_hands<T: AsyncRead + AsyncWrite + Unpin>(
             }
         }
     }
+    let Hands { side, incoming, data, .. } = hands;
     let proved = Proved {
         certificate: side
             .common()

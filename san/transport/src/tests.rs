@@ -89,7 +89,7 @@ fn name(name: &'static str) -> ServerName<'static> {
     ServerName::try_from(name).unwrap()
 }
 
-fn run<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         tokio::time::timeout(std::time::Duration::from_secs(20), future).await.expect("it comes to an end")

@@ -18,6 +18,7 @@ use crate::output::{self, print_error};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::made::Made;
+use crate::process::secret::TokenFile;
 
 /// Find what makes storage figures wrong or slow, on this host or on every host of a fleet, before anything is measured.
 ///
@@ -55,9 +56,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "5m", requires = "join")]
     wait: TimeSpan,
     /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to
-    /// guess as a random one. [default: a random token, which is printed]
+    /// guess as a random one, and has at least 16 characters. Every user of this host can read a token on a command line:
+    /// use --token-file, or LOADLINE_TOKEN. [default: a random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    #[command(flatten)]
+    token_file: TokenFile,
     /// Print JSON, for programs.
     #[arg(long)]
     json: bool,

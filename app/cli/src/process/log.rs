@@ -195,7 +195,8 @@ fn name(level: Level) -> &'static str {
 }
 
 fn text(time: &When, level: Level, event: &LogEvent, repeated: Repeated) -> String {
-    let mut line = format!("{} {}: {}", time.as_str(), name(level), event.message.replace(['\n', '\r'], " "));
+    let mut line =
+        format!("{} {}: {}", time.as_str(), name(level), event.message.replace(char::is_control, " "));
     if repeated.left_out > 0 {
         line += &format!(" ({} more such lines were left out)", repeated.left_out);
     }
@@ -262,7 +263,7 @@ mod tests {
     fn a_line_of_text_has_time_level_and_sentence_and_one_of_json_has_the_fields_too() {
         let time = When::at(std::time::UNIX_EPOCH);
         let event = || LogEvent {
-            message: "volume a\nb is blocked".into(),
+            message: "volume a\nb is\x1bblocked".into(),
             fields: Map::from_iter([("volume".into(), "a\nb".into())]),
         };
         let repeated = Repeated { left_out: 3, is_last: false };
@@ -274,7 +275,7 @@ mod tests {
         assert!(!line.contains('\n'), "{line}");
         let read: Value = serde_json::from_str(&line).unwrap();
         let meant = serde_json::json!({"time": "1970-01-01T00:00:00.000Z", "level": "warning", "left_out": 3,
-            "message": "volume a\nb is blocked", "volume": "a\nb"});
+            "message": "volume a\nb is\u{1b}blocked", "volume": "a\nb"});
         assert_eq!(read, meant);
     }
 }

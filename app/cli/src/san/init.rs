@@ -74,11 +74,12 @@ pub(super) fn init(args: &Init) -> Exit {
     match cluster::init(&args.cluster, common, args.token_valid.0) {
         Ok(Made { id, token }) => {
             print_line!("cluster {id} is made, in {}", args.cluster);
-            let token = token.map_or(String::new(), |token| format!(" --token {token}"));
+            // In the environment: every user of the host can read a command line.
+            let token = token.map_or(String::new(), |token| format!("LOADLINE_JOIN_TOKEN={token} "));
             let store = args.cluster.to_string();
             // A shell takes the ? and the & of the options of an etcd for itself.
             let store = if store.contains(['?', '&', ' ']) { format!("'{store}'") } else { store };
-            print_line!("next: loadline san join {store} --name node-1 --folder FOLDER{token}");
+            print_line!("next: {token}loadline san join {store} --name node-1 --folder FOLDER");
             Exit::Done
         }
         Err(why) => print_error(Exit::Usage, &why.to_string()),

@@ -13,12 +13,13 @@ use loadline_san_node::settings::NodeSettings;
 
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
+use crate::process::secret::TokenFile;
 
 /// Add a node to a cluster: make the node's folder with its node.toml.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
-    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token @token\n  \
+    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token-file token\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
     /// The configuration store of the cluster, as given to 'loadline san init'.
@@ -44,10 +45,12 @@ pub(super) struct Join {
     #[arg(long = "port", value_name = "PROTOCOL=PORT", value_parser = protocol_port)]
     ports: Vec<(Protocol, u16)>,
     /// The token by which the node joins a cluster whose nodes authenticate each other. 'loadline san init' prints
-    /// one for the first node, and 'loadline san token' makes one for each further node. @FILE reads the token from
-    /// a file.
+    /// one for the first node, and 'loadline san token' makes one for each further node. Every user of this host can read
+    /// a token on a command line: use --token-file, or LOADLINE_JOIN_TOKEN. @FILE reads the token from a file, too.
     #[arg(long, value_name = "TOKEN", env = "LOADLINE_JOIN_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    #[command(flatten)]
+    token_file: TokenFile,
     /// A further name of the node's host that clients of the API may use, besides the host's own name. The option can be
     /// given several times.
     #[arg(long = "api-name", value_name = "NAME")]
@@ -114,9 +117,13 @@ pub(super) fn join(args: &Join) -> Exit {
         api_names: args.api_names.clone(),
         test_faults: false,
     };
-    let token = match args.token.as_deref().map(token_of).transpose() {
+    let token = match args.token_file.or(args.token.as_deref()) {
         Ok(token) => token,
-        Err(why) => return print_error(Exit::Usage, &format!("--token: {why}")),
+        Err(why) => return print_error(Exit::Usage, &why),
+    };
+    let token = match token.as_deref().map(token_of).transpose() {
+        Ok(token) => token,
+        Err(why) => return print_error(Exit::Usage, &format!("the token: {why}")),
     };
     match cluster::join(settings, node, token.as_ref()) {
         Ok(file) => {

@@ -16,7 +16,7 @@ use crate::process::exit::Exit;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
     loadline san token --config /srv/loadline/node-1/node.toml --valid 1h > token\n  \
-    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token @token")]
+    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token-file token")]
 pub(super) struct Token {
     /// The node.toml of the node of this host.
     #[arg(long, value_name = "FILE")]

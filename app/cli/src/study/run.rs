@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
+use loadline_fleet::check_token;
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
@@ -25,6 +26,7 @@ use crate::output::text::quoted;
 use crate::output::{self, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
+use crate::process::secret::TokenFile;
 use crate::study::report;
 use gate::{GateArgs, PreparedGate};
 
@@ -73,9 +75,12 @@ pub(crate) struct Args {
     #[arg(long)]
     run_commands: bool,
     /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to
-    /// guess as a random one. [default: a random token, which is printed]
+    /// guess as a random one, and has at least 16 characters. Every user of this host can read a token on a command line:
+    /// use --token-file, or LOADLINE_TOKEN. [default: a random token, which is printed]
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    #[command(flatten)]
+    token_file: TokenFile,
     /// Print the result as JSON, for programs, in place of the table. With --baseline, print the comparison and the
     /// trend; the run's own report is report/report.json in the run's folder.
     #[arg(long)]
@@ -88,14 +93,36 @@ impl Args {
     /// To run a study that is built in.
     pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
         let (study, resume, token, text) = (None, None, None, Some(text));
+        let token_file = TokenFile::default();
         let (keep, destroy_data, run_commands) = (false, false, false);
         let gate = GateArgs::default();
-        Args { study, text, plan, out, resume, keep, destroy_data, run_commands, token, json, gate }
+        Args {
+            study,
+            text,
+            plan,
+            out,
+            resume,
+            keep,
+            destroy_data,
+            run_commands,
+            token,
+            token_file,
+            json,
+            gate,
+        }
     }
 }
 
-pub(crate) fn run(args: Args) -> Exit {
+pub(crate) fn run(mut args: Args) -> Exit {
     let stop = interrupt::flag();
+    args.token = match args.token_file.or(args.token.as_deref()) {
+        Ok(token) => token,
+        Err(why) => return print_error(Exit::Usage, &why),
+    };
+    // Before anything is begun.
+    if let Some(Err(error)) = args.token.as_deref().map(check_token) {
+        return print_error(error.kind.into(), &error.message);
+    }
     let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
     match outcome {
         Ok((None, _)) => Exit::Done,

@@ -8,6 +8,7 @@ use loadline_fleet::{WorkerOptions, run_worker};
 use crate::output::print_error;
 use crate::process::exit::Exit;
 use crate::process::log::LogArgs;
+use crate::process::secret::TokenFile;
 
 /// Join a fleet: run the loads that the controller orders on this host, until the controller ends the session or its
 /// connection breaks.
@@ -17,17 +18,19 @@ use crate::process::log::LogArgs;
 /// token, and never send the token itself. No certificate is needed.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    loadline worker --join 192.168.7.1:7400 --token 5be0c3d1\n\n\
+    LOADLINE_TOKEN=5be0c3d1a2f94477 loadline worker --join 192.168.7.1:7400\n\n\
     If this host does not reach the controller, through a tunnel from the controller's host:\n  \
-    ssh -R 7400:127.0.0.1:7400 HOST loadline worker --join 127.0.0.1:7400 --token 5be0c3d1")]
+    ssh -R 7400:127.0.0.1:7400 HOST loadline worker --join 127.0.0.1:7400 --token-file - < token")]
 pub(crate) struct Args {
     /// The controller's address.
     #[arg(long, value_name = "HOST:PORT")]
     join: String,
-    /// The token of the fleet. Set it in the environment to keep it out of the process list, which every user of this
-    /// host can read.
+    /// The token of the fleet. Every user of this host can read a token on a command line: use --token-file, or
+    /// LOADLINE_TOKEN.
     #[arg(long, env = "LOADLINE_TOKEN", hide_env_values = true)]
-    token: String,
+    token: Option<String>,
+    #[command(flatten)]
+    token_file: TokenFile,
     /// The worker's name in the fleet. A worker that joins again must use the same name. [default: the host's name and
     /// the process id]
     #[arg(long)]
@@ -49,10 +52,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Exit {
-    let Args { join, token, name, node, cpus, cgroup: cgroups, child, log } = args;
+    let Args { join, token, token_file, name, node, cpus, cgroup: cgroups, child, log } = args;
     if !child {
         log.begin();
     }
+    let token = match token_file.or(token.as_deref()) {
+        Ok(Some(token)) => token,
+        Ok(None) => {
+            let what = "a worker needs the token of its fleet: give --token-file FILE, or set LOADLINE_TOKEN";
+            return print_error(Exit::Usage, what);
+        }
+        Err(why) => return print_error(Exit::Usage, &why),
+    };
     let mut log = |text: &str| tracing::info!("{text}");
     match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut log) {
         Ok(()) => Exit::Done,

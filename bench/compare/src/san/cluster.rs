@@ -26,16 +26,16 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// So many nodes, each with a device of so many MiB in a folder of its own below this one. Their connections are open.
     pub(crate) fn start(program: &Path, place: &Path, nodes: u8, mib: u64) -> Result<Cluster, String> {
-        Cluster::start_with(program, place, nodes, mib, "open")
+        Cluster::start_with(program, place, nodes, mib, &[])
     }
 
-    /// The same, with connections between nodes that are protected so: a value of `loadline san init --transport`.
+    /// The same, with these options of `loadline san init`.
     pub(super) fn start_with(
         program: &Path,
         place: &Path,
         nodes: u8,
         mib: u64,
-        transport: &str,
+        options: &[&str],
     ) -> Result<Cluster, String> {
         static CLUSTERS: AtomicU8 = AtomicU8::new(0);
         let process = std::process::id();
@@ -48,8 +48,9 @@ impl Cluster {
         let nodes = (0..nodes).map(|_| None).collect();
         let mut cluster = Cluster { program: program.into(), folder: folder_in(place)?, network, nodes };
         let file = cluster.path("cluster.db");
-        let made = cluster.loadline(&["san", "init", &file, "--transport", transport])?;
-        let mut token = made.rsplit_once("--token ").map(|(_, token)| token.trim().to_owned());
+        let made = cluster.loadline(&[&["san", "init", &file], options].concat())?;
+        let mut words = made.split_whitespace();
+        let mut token = words.find_map(|word| word.strip_prefix("LOADLINE_JOIN_TOKEN=")).map(str::to_owned);
         for node in 1..=cluster.nodes.len() as u8 {
             let (name, folder) = (format!("node-{node}"), cluster.path(&format!("node-{node}")));
             let address = cluster.address(node).to_string();
@@ -58,8 +59,8 @@ impl Cluster {
             cluster.loadline(&[&["san", "join", &file][..], &join, &with].concat())?;
             cluster.start_node(node)?;
             if token.is_some() {
-                let settings = cluster.path("node-1/node.toml");
-                token = Some(cluster.loadline(&["san", "token", "--config", &settings])?.trim().to_owned());
+                token =
+                    Some(cluster.loadline(&["san", "token", "--config", &cluster.settings()])?.trim().into());
             }
             let device = format!("{folder}/device");
             let made = File::create_new(&device).and_then(|file| file.set_len(mib << 20));
@@ -67,6 +68,20 @@ impl Cluster {
             cluster.at(node, &["device", "add", &device])?;
         }
         Ok(cluster)
+    }
+
+    /// The settings of the first node, by which commands on its host find the cluster.
+    fn settings(&self) -> String {
+        self.path("node-1/node.toml")
+    }
+
+    /// Gives an access to volumes by TLS. The folder of its certificate.
+    pub(super) fn access(&self, name: &str) -> Result<PathBuf, String> {
+        let (out, settings) = (self.path(name), self.settings());
+        self.loadline(&[
+            "san", "access", "add", name, "--role", "client", "--out", &out, "--config", &settings,
+        ])?;
+        Ok(out.into())
     }
 
     fn path(&self, name: &str) -> String {

@@ -19,7 +19,8 @@ struct Side {
 impl Side {
     fn start(setting: &Setting<'_>, transport: &str) -> Result<Side, String> {
         let (program, mib) = (&setting.context.program, setting.mib);
-        let cluster = Cluster::start_with(program, setting.memory, 2, mib * 5 / 4 + 768, transport)?;
+        let cluster =
+            Cluster::start_with(program, setting.memory, 2, mib * 5 / 4 + 768, &["--transport", transport])?;
         let nbd = cluster.volume("disk", mib, 2, 1)?;
         Ok(Side { nbd, vhost: cluster.vhost("disk", 1), processes: cluster.processes(), _cluster: cluster })
     }

@@ -22,7 +22,7 @@ use loadline_profile::Profile;
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use serde::de::DeserializeOwned;
 
-pub const TOKEN: &str = "the-right-token";
+pub const TOKEN: &str = "the-right-token-of-a-fleet";
 /// I/Os in each second of a fake worker.
 pub const IOS: u64 = 100;
 

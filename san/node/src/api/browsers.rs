@@ -15,6 +15,10 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::refusal;
+use crate::strangers::shown;
+
+/// Characters of a host or an origin that are repeated in an answer.
+const LONGEST_SHOWN: usize = 100;
 
 /// The names of a node besides its addresses.
 #[derive(Debug, Clone)]
@@ -60,7 +64,7 @@ fn foreign(names: &Names, uri: &Uri, headers: &HeaderMap) -> Option<String> {
         return Some(format!(
             "the request names the host \"{}\", which is not a name of this node. Use the node's address, or list the name under api_names in \
              the node's node.toml",
-            host.escape_debug()
+            shown(host, LONGEST_SHOWN)
         ));
     }
     let origin = headers.get(ORIGIN)?.to_str().unwrap_or("?");
@@ -70,7 +74,7 @@ fn foreign(names: &Names, uri: &Uri, headers: &HeaderMap) -> Option<String> {
     }
     Some(format!(
         "the request comes from a page of another site (\"{}\"): only pages of this node may use its API",
-        origin.escape_debug()
+        shown(origin, LONGEST_SHOWN)
     ))
 }
 

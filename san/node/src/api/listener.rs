@@ -6,188 +6,113 @@
 //! | an address of this machine alone | no | everyone on this machine, as operator |
 //! | another address | TLS 1.3 | nodes of the cluster; everyone who has an [access](crate::identity::access) |
 
+use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
+use axum::Router;
 use loadline_san_transport::handshake;
-use loadline_san_transport::stream::Stream;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{Semaphore, mpsc};
+use loadline_san_transport::helpers::Precedence;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use super::caller::{Caller, Proofs};
+use super::connection;
 use crate::identity::fingerprint;
 use crate::node::{Entered, Node, NodeError};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes at a time; more wait.
-const MOST_HANDSHAKES: usize = 512;
-/// A connection by which nothing was received for so long is closed: longer than any request takes.
-const IDLE: Duration = Duration::from_secs(120);
 /// The unix socket in a node's folder.
 const SOCKET: &str = "api.sock";
 
-/// What is known of a caller from its connection.
-#[derive(Debug, Clone)]
-pub(super) enum Caller {
-    /// It is on this machine.
-    Local,
-    /// It is elsewhere, and has this certificate, if it has one.
-    Remote {
-        /// Its address.
-        address: IpAddr,
-        /// The fingerprint of its certificate, which the cluster's authority has issued.
-        certificate: Option<String>,
-    },
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Caller {
-    fn connect_info(_: IncomingStream<'_, TcpListener>) -> Caller {
-        Caller::Local
-    }
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(_: IncomingStream<'_, UnixListener>) -> Caller {
-        Caller::Local
-    }
-}
-
-impl Connected<IncomingStream<'_, ProtectedListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, ProtectedListener>) -> Caller {
-        let (address, certificate) = (stream.remote_addr().ip(), stream.io().certificate.clone());
-        Caller::Remote { address, certificate }
-    }
-}
-
-/// A connection of a caller, after its handshake.
-pub(super) struct ProtectedStream {
-    stream: Stream<TcpStream>,
-    certificate: Option<String>,
-    /// A caller without a certificate counts among those of its address for as long as it is connected.
-    _entered: Option<Entered>,
-    /// Ends when nothing was received for so long.
-    idle: Pin<Box<tokio::time::Sleep>>,
-}
-
-impl AsyncRead for ProtectedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, into);
-        if read.is_pending() {
-            return match self.idle.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                Poll::Pending => Poll::Pending,
-            };
-        }
-        if into.filled().len() > before {
-            self.idle.as_mut().reset(tokio::time::Instant::now() + IDLE);
-        }
-        read
-    }
-}
-
-impl AsyncWrite for ProtectedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// Listens for callers from elsewhere. A handshake that takes long delays no other caller.
-pub(super) struct ProtectedListener {
-    address: SocketAddr,
-    shaken: mpsc::Receiver<(ProtectedStream, SocketAddr)>,
-    accepts: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for ProtectedListener {
-    fn drop(&mut self) {
-        self.accepts.abort();
-    }
-}
-
-impl ProtectedListener {
-    fn new(node: Node, listener: TcpListener, address: SocketAddr) -> ProtectedListener {
-        let (sender, shaken) = mpsc::channel(MOST_HANDSHAKES);
-        let accepts = tokio::spawn(accept(node, listener, sender));
-        ProtectedListener { address, shaken, accepts }
-    }
-}
-
-async fn accept(node: Node, listener: TcpListener, shaken: mpsc::Sender<(ProtectedStream, SocketAddr)>) {
-    let room = Arc::new(Semaphore::new(MOST_HANDSHAKES));
+/// Listens for callers on this machine, and answers their requests.
+async fn answer_local<L: Accepts>(node: Node, listener: L, api: Router) -> Infallible {
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok(stream) => _ = tokio::spawn(connection::serve(stream, api.clone(), Caller::Local)),
+            Err(error) => node.not_accepted(&error).await,
+        }
+    }
+}
+
+/// A listener on this machine.
+trait Accepts {
+    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    async fn accept(&self) -> io::Result<Self::Io>;
+}
+
+impl Accepts for TcpListener {
+    type Io = TcpStream;
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = TcpListener::accept(self).await?;
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Accepts for UnixListener {
+    type Io = UnixStream;
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(UnixListener::accept(self).await?.0)
+    }
+}
+
+/// Listens for callers from elsewhere, and answers their requests. A handshake that takes long delays no other caller.
+async fn answer_protected(node: Node, listener: TcpListener, api: Router) -> Infallible {
+    loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // For want of descriptors, perhaps, of which some will be closed.
-                tracing::warn!("a connection to the API cannot be accepted: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                node.not_accepted(&error).await;
                 continue;
             }
         };
-        let (node, shaken) = (node.clone(), shaken.clone());
-        let Some(entered) = node.enter_unproved(from.ip()) else {
-            node.count_refused(
-                "the API",
-                from.ip(),
-                "too many connections from there have not proved their identity",
-            );
-            continue;
+        let pools = node.unproved();
+        let (pool, precedence) = match node.is_address_of_node(from.ip()) {
+            true => (&pools.api_of_nodes, Precedence::Known),
+            false => (&pools.api, Precedence::Stranger),
         };
+        let (entered, evicted) = pool.enter(from.ip().into());
+        let (node, api) = (node.clone(), api.clone());
         tokio::spawn(async move {
-            let _permit = permit;
-            let Some(trust) = node.trust() else { return };
-            let _ = stream.set_nodelay(true);
-            match tokio::time::timeout(HANDSHAKE, handshake::accept(stream, trust.api.clone())).await {
-                Ok(Ok((stream, proved))) => {
-                    let certificate = proved.certificate.as_ref().map(fingerprint);
-                    let entered = Some(entered).filter(|_| certificate.is_none());
-                    let idle = Box::pin(tokio::time::sleep(IDLE));
-                    let stream = ProtectedStream { stream, certificate, _entered: entered, idle };
-                    let _ = shaken.send((stream, from)).await;
-                }
-                Ok(Err(why)) => node.count_refused("the API", from.ip(), &why.to_string()),
-                Err(_) => node.count_refused("the API", from.ip(), "the handshake was not done in time"),
+            tokio::select! {
+                () = answer(&node, (stream, from), api, (entered, precedence)) => {}
+                () = evicted.wait() => node.count_displaced("the API", from.ip()),
             }
         });
     }
 }
 
-impl Listener for ProtectedListener {
-    type Io = ProtectedStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (ProtectedStream, SocketAddr) {
-        match self.shaken.recv().await {
-            Some(accepted) => accepted,
-            // The task that accepts goes on for as long as this does.
-            None => std::future::pending().await,
+/// Does the handshake with a caller from elsewhere, and answers its requests. It has this place until it has proved something.
+async fn answer(
+    node: &Node,
+    (stream, from): (TcpStream, SocketAddr),
+    api: Router,
+    (entered, precedence): (Entered, Precedence),
+) {
+    let Some(trust) = node.trust() else { return };
+    let _ = stream.set_nodelay(true);
+    let shaken = handshake::accept_with((node.helpers(), precedence), stream, trust.api.clone());
+    let shaken = tokio::time::timeout(HANDSHAKE, shaken).await;
+    let (stream, proved) = match shaken {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(why)) => return node.refuse("the API", from.ip(), &why.into()),
+        Err(_) => return node.count_refused("the API", from.ip(), "the handshake was not done in time"),
+    };
+    let certificate = proved.certificate.as_ref().map(fingerprint);
+    // One that is not known is answered why.
+    let known = certificate.clone().filter(|of| node.accesses().has(of));
+    // A caller with a token has proved nothing before its first request.
+    let proofs = Proofs::new(known, entered);
+    let caller = Caller::Remote { address: from.ip(), certificate, proofs: proofs.clone() };
+    tokio::select! {
+        () = connection::serve(stream, api, caller) => {}
+        () = node.until_revoked(|accesses| proofs.all(|proof| accesses.has(proof))) => {
+            tracing::info!(client = %from, "the API disconnects {from}: its access was revoked");
         }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
     }
 }
 
@@ -208,22 +133,19 @@ impl Node {
                 Ok(socket)
             })
             .map_err(|error| NodeError::Listen { what: format!("{} (the API)", path.display()), error })?;
-        let service = super::service(self).into_make_service_with_connect_info::<Caller>();
-        let (this, local) = (self.clone(), service.clone());
+        let (this, api) = (self.clone(), super::service(self));
         Ok(async move {
-            let by_network = async {
-                match this.trust().is_some() && !address.ip().is_loopback() {
-                    true => {
-                        axum::serve(ProtectedListener::new(this.clone(), listener, address), service).await
-                    }
-                    false => axum::serve(listener, service).await,
-                }
-            };
-            let ended = tokio::select! {
-                ended = by_network => ended,
-                ended = async { axum::serve(socket, local).await } => ended,
-            };
-            NodeError::Io(ended.err().unwrap_or_else(|| io::Error::other("the API has ended")))
+            let local = answer_local(this.clone(), socket, api.clone());
+            match this.trust().is_some() && !address.ip().is_loopback() {
+                true => tokio::select! {
+                    never = answer_protected(this.clone(), listener, api) => match never {},
+                    never = local => match never {},
+                },
+                false => tokio::select! {
+                    never = answer_local(this.clone(), listener, api) => match never {},
+                    never = local => match never {},
+                },
+            }
         })
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::listener::Caller;
+use super::caller::Caller;
 use super::refusal;
 use crate::identity::access::{Role, proof_of};
 use crate::node::Node;
@@ -21,7 +21,7 @@ pub(super) async fn refuse_strangers(
     request: Request,
     next: Next,
 ) -> Response {
-    let Caller::Remote { address, certificate } = caller else { return next.run(request).await };
+    let Caller::Remote { address, certificate, proofs } = caller else { return next.run(request).await };
     let now = Instant::now();
     let by_certificate = node.role_of(certificate.as_deref(), None);
     // Others at the same address do not shut a node or an operator out.
@@ -34,7 +34,12 @@ pub(super) async fn refuse_strangers(
     let role = by_certificate.or_else(|| node.role_of(None, token));
     let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
     let (status, message) = match role {
-        Some(role) if role >= needed => return next.run(request).await,
+        Some(role) if role >= needed => {
+            if let Some(token) = token.filter(|_| by_certificate.is_none()) {
+                proofs.has_token(proof_of(token));
+            }
+            return next.run(request).await;
+        }
         Some(role) => (
             StatusCode::FORBIDDEN,
             format!("a {} may not do this: it needs the role {}", role.name(), needed.name()),

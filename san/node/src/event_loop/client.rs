@@ -8,7 +8,7 @@ use super::backlog::ReplyBacklog;
 use super::command::SessionId;
 use super::confirmed::Confirmed;
 
-/// How log messages name a client, and the session between nodes on which its connection depends.
+/// How log messages name a client, and on what its connection depends: a session between nodes, a certificate.
 #[derive(Debug)]
 pub(super) struct ClientOrigin {
     /// The address of the client.
@@ -17,6 +17,8 @@ pub(super) struct ClientOrigin {
     pub(super) name: String,
     /// The session by which another node forwards it.
     pub(super) session: Option<SessionId>,
+    /// The fingerprint of the certificate by which this node has let it in.
+    pub(super) certificate: Option<String>,
 }
 
 /// A connected client of one volume: its session and the state of its connection in this loop.

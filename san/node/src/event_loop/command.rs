@@ -20,6 +20,7 @@ use loadline_san_transport::channel::Channel;
 use super::counts::{BackEnd, FrontEnd};
 use super::peer_sender::{ProvedPeer, Unproved};
 use super::tracer::TraceOrder;
+use crate::identity::accesses::Accesses;
 use crate::unusable::Unusable;
 
 /// A replica that is on a device, to be opened.
@@ -94,6 +95,8 @@ pub struct NewClient {
     pub protocol: Protocol,
     /// What it has chosen, beside the volume.
     pub chosen: Chosen,
+    /// The fingerprint of the certificate by which it was let in. `None` if it needs none, or another node has let it in.
+    pub certificate: Option<String>,
 }
 
 /// A command of the control path to a loop.
@@ -120,6 +123,8 @@ pub enum LoopCommand {
     GiveWay(VolumeId),
     /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`LoopEvent::Attached`]
     Admit(VolumeId),
+    /// The configuration names these: clients that were let in by a certificate which may not use volumes any more are disconnected.
+    Accesses(Arc<Accesses>),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]

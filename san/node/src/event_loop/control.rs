@@ -53,6 +53,7 @@ impl EventLoop {
                 }
             }
             LoopCommand::Admit(id) => self.admit(id),
+            LoopCommand::Accesses(accesses) => self.end_revoked(&accesses),
             LoopCommand::EndSession(session) => self.end_session(session),
             LoopCommand::Detach(id) => {
                 self.detached(id, &Why::Detached);

@@ -9,6 +9,7 @@ use super::client::Client;
 use super::command::{LoopEvent, SessionId};
 use super::route::Local;
 use super::why::{Why, refuse};
+use crate::identity::accesses::Accesses;
 use crate::node::sockets::is_closed;
 
 impl EventLoop {
@@ -67,6 +68,19 @@ impl EventLoop {
             self.detached(id, &Why::Elsewhere);
             self.step_volume(id, Event::Detach);
         }
+    }
+
+    /// The configuration names these: clients that a certificate has let in which may not use volumes any more are disconnected,
+    /// before anything more is read from them.
+    pub(super) fn end_revoked(&mut self, accesses: &Accesses) {
+        let is_revoked = |of: &Option<String>| of.as_ref().is_some_and(|of| !accesses.may_use_volumes(of));
+        for host in self.volumes.iter_mut() {
+            for coming in [&mut host.arriving, &mut host.announced] {
+                let gone = coming.extract_if(.., |(new, _)| is_revoked(&new.certificate));
+                gone.for_each(|(new, _)| refuse(new, &Why::Revoked));
+            }
+        }
+        self.disconnect_all(|client| is_revoked(&client.origin.certificate), &Why::Revoked);
     }
 
     /// A session has ended: the clients that are forwarded by it are disconnected, before anything more is read from them.

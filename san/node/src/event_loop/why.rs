@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::client::ClientOrigin;
 use super::command::NewClient;
+use crate::strangers;
 
 /// Connections of clients at most.
 pub(super) const MOST_CLIENTS: usize = 4096;
@@ -40,6 +41,9 @@ pub(super) enum Why {
     /// It chose the volume before an attach.
     #[error("the volume was attached again after the client chose the volume")]
     Old,
+    /// The access by which it was let in is revoked.
+    #[error("its access was revoked")]
+    Revoked,
     /// No message arrives from the node that forwards the client.
     #[error("the session with the node that forwards the connection has ended")]
     Session,
@@ -64,12 +68,25 @@ impl Why {
 
 impl ClientOrigin {
     fn of(new: &NewClient) -> ClientOrigin {
-        ClientOrigin { from: new.from.clone(), name: new.name.clone(), session: new.session }
+        let NewClient { from, name, session, certificate, .. } = new;
+        ClientOrigin {
+            from: from.clone(),
+            name: name.clone(),
+            session: *session,
+            certificate: certificate.clone(),
+        }
     }
 
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn log_end(&self, why: &Why) {
-        if *why != Why::CLOSED {
+        let ClientOrigin { from, name, .. } = self;
+        // What it has sent has a part in the reason.
+        if let Why::Ended(end) = why
+            && *end != SessionEnd::Closed
+        {
+            let text = format!("client {from} of volume {name} is disconnected: {why}");
+            strangers::info("sessions of clients", &why.to_string(), Some(name), from, &text);
+        } else if *why != Why::CLOSED {
             tracing::info!(
                 volume = self.name,
                 client = self.from,

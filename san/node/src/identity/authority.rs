@@ -15,7 +15,7 @@ use super::{IdentityError, now};
 /// How long an authority is valid.
 const AUTHORITY: Duration = Duration::from_secs(20 * 365 * 86400);
 /// Certificates are valid from so long before they are made: clocks of hosts differ.
-const BEFORE: u64 = 86400;
+pub(crate) const BEFORE: u64 = 86400;
 
 /// A certificate with its key.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use super::IdentityError;
 use super::authority::{Issued, node_name};
 use super::files::Identity;
+use super::{IdentityError, clock};
 use crate::config::catalog::Transport;
 
 /// What a node accepts from other nodes, how it connects to them, and what it accepts from clients.
@@ -59,8 +59,9 @@ pub fn client(
     own: Option<Issued>,
     provider: Arc<CryptoProvider>,
 ) -> Result<ClientConfig, IdentityError> {
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]).map_err(made)?;
+    let builder = ClientConfig::builder_with_details(provider, clock())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(made)?;
     let builder = builder.with_root_certificates(roots(authority)?);
     let mut config = match own {
         Some(own) => builder.with_client_auth_cert(vec![own.certificate], own.key).map_err(made)?,
@@ -84,8 +85,9 @@ fn server(
 ) -> Result<ServerConfig, IdentityError> {
     let roots = roots(identity.authority.certificate())?;
     let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-    let builder =
-        ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]).map_err(made)?;
+    let builder = ServerConfig::builder_with_details(provider, clock())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(made)?;
     let builder = match certificates {
         Certificates::Required => builder.with_client_cert_verifier(verifier.build().map_err(made)?),
         Certificates::Optional => {

@@ -13,8 +13,8 @@ use loadline_san_export::login::Chosen;
 use loadline_san_protocol::{ClusterId, record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::connection::Connection;
-use super::links::{Link, is_end};
+use super::connection::{Connection, Link, Socket};
+use super::links::is_end;
 use super::sessions::{self, Session};
 use super::{CONFIG_POLL, Node, sockets};
 use crate::event_loop::command::SessionId;
@@ -29,6 +29,8 @@ const READS: Duration = Duration::from_secs(1);
 /// is confirmed.
 const CHECKS: Duration = Duration::from_millis(200);
 const BUFFER: usize = 256 << 10;
+/// Why a client ends that was let in by a certificate which may not use volumes any more.
+const REVOKED: &str = "its access was revoked";
 /// Bytes of a client's address, as text.
 const FROM: usize = 56;
 
@@ -115,6 +117,20 @@ pub(super) struct Route {
     pub(super) session: Arc<Session>,
 }
 
+/// A client that is to be forwarded.
+#[derive(Debug)]
+pub(super) struct ForwardedClient<'a> {
+    pub(super) volume: u64,
+    /// The fence of the volume's record when the client chose it.
+    pub(super) fence: u64,
+    pub(super) protocol: Protocol,
+    pub(super) chosen: Chosen,
+    /// Where the client is, for messages.
+    pub(super) from: &'a str,
+    /// The fingerprint of the certificate by which it was let in.
+    pub(super) certificate: Option<String>,
+}
+
 /// Why an owner does not take a client.
 enum NotTaken {
     /// It has closed the connection.
@@ -133,6 +149,7 @@ enum End {
     Lost,
     Unconfirmed,
     Moved,
+    Revoked,
     /// Of this process, or of the machine.
     NoDescriptors,
 }
@@ -174,15 +191,21 @@ impl Node {
     }
 
     /// Carries what a client and the owner of its volume send, until either ends. Why it has ended, if the client has not.
-    pub(super) async fn forward<C: Connection>(
+    pub(super) async fn forward<S: Socket>(
         &self,
-        mut client: C,
+        mut client: Connection<S>,
         route: &Route,
-        (volume, fence): (u64, u64),
-        (protocol, chosen): (Protocol, &Chosen),
-        from: &str,
+        of: ForwardedClient<'_>,
     ) -> Option<String> {
         let Route { name, node, address, session } = route;
+        let ForwardedClient { volume, fence, protocol, chosen, from, certificate } = of;
+        let revoked = async {
+            match &certificate {
+                Some(of) => self.until_revoked(|accesses| accesses.may_use_volumes(of)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(revoked);
         let forward = Forward {
             cluster: self.0.cluster,
             volume,
@@ -195,6 +218,7 @@ impl Node {
         let taken = tokio::select! {
             taken = tokio::time::timeout(TAKES, self.take(*node, *address, &forward)) => taken,
             () = session.lost() => return Some(session.why_lost(name)),
+            () = &mut revoked => return Some(REVOKED.into()),
         };
         let mut owner = match taken {
             Ok(Ok((owner, Forward::TAKEN))) => owner,
@@ -219,6 +243,7 @@ impl Node {
                 end = carry(&mut client, &mut owner) => end,
                 () = session.lost() => End::Lost,
                 () = self.owned_elsewhere(volume, *address) => End::Moved,
+                () = &mut revoked => End::Revoked,
             },
         };
         // What the owner has not received is dropped.
@@ -239,6 +264,7 @@ impl Node {
                 format!("sent data was not acknowledged for {} s", confirmed::LIMIT.as_secs())
             }
             End::Moved => "another node owns the volume now".into(),
+            End::Revoked => REVOKED.into(),
             End::NoDescriptors => {
                 "this node has no file descriptors left: raise its limit (LimitNOFILE)".into()
             }
@@ -248,9 +274,9 @@ impl Node {
 }
 
 /// Carries bytes both ways until either side ends, or the host of either does not confirm what it is sent.
-async fn carry<C: Connection>(client: &mut C, owner: &mut Link) -> End {
+async fn carry<S: Socket>(client: &mut Connection<S>, owner: &mut Link) -> End {
     // Their descriptors, while both are written to and read from.
-    let (Ok(watched), Ok(watched_owner)) = (client.watched(), Connection::watched(owner)) else {
+    let (Ok(watched), Ok(watched_owner)) = (client.watched(), owner.watched()) else {
         return End::NoDescriptors;
     };
     let (mut from_client, mut to_client) = tokio::io::split(client);

@@ -4,20 +4,19 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::pin::Pin;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use loadline_san_core::ids::NodeId;
-use loadline_san_transport::channel::Channel;
 use loadline_san_transport::handshake::{self, HandshakeError};
+use loadline_san_transport::helpers::{Helpers, Precedence};
 use loadline_san_transport::stream::Stream;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Node;
+use super::connection::Link;
+use super::{Node, Refused};
 use crate::event_loop::command::LoopCommand;
 use crate::event_loop::peer_sender::{ProvedPeer, Unproved};
 use crate::identity::fingerprint;
@@ -30,15 +29,6 @@ const TAKEN: u8 = 1;
 /// The configuration that it knows names no node with this certificate.
 const UNKNOWN: u8 = 2;
 
-/// A connection between nodes.
-#[derive(Debug)]
-pub(crate) enum Link {
-    /// It is not protected.
-    Open(TcpStream),
-    /// It is protected.
-    Protected(Box<Stream<TcpStream>>),
-}
-
 /// The node at the other end of a protected connection, and the fingerprint of its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PeerIdentity {
@@ -46,81 +36,20 @@ pub(super) struct PeerIdentity {
     pub(super) certificate: String,
 }
 
-impl Link {
-    /// The connection, for an event loop.
-    pub(super) fn into_channel(self) -> io::Result<Channel> {
-        Ok(match self {
-            Link::Open(stream) => {
-                stream.set_nodelay(true)?;
-                Channel::plain(stream.into_std()?.into())
-            }
-            Link::Protected(stream) => {
-                let (stream, records) = stream.into_parts();
-                stream.set_nodelay(true)?;
-                Channel::protected(stream.into_std()?.into(), records)
-            }
-        })
-    }
-
-    /// Sends a few bytes, if the connection takes them at once. Whether it did.
-    pub(super) fn try_send(&mut self, bytes: &[u8]) -> bool {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        let written = Pin::new(&mut *self).poll_write(&mut context, bytes);
-        matches!(written, Poll::Ready(Ok(count)) if count == bytes.len())
-            && matches!(Pin::new(self).poll_flush(&mut context), Poll::Ready(Ok(())))
-    }
-}
-
-impl AsFd for Link {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Link::Open(stream) => stream.as_fd(),
-            Link::Protected(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl AsyncRead for Link {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Open(stream) => Pin::new(stream).poll_read(cx, into),
-            Link::Protected(stream) => Pin::new(&mut **stream).poll_read(cx, into),
-        }
-    }
-}
-
-impl AsyncWrite for Link {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Link::Open(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Link::Protected(stream) => Pin::new(&mut **stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Open(stream) => Pin::new(stream).poll_flush(cx),
-            Link::Protected(stream) => Pin::new(&mut **stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Link::Open(stream) => Pin::new(stream).poll_shutdown(cx),
-            Link::Protected(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
-        }
-    }
+fn late() -> Refused {
+    Refused::new(format!("the handshake was not done within {} s", HANDSHAKE.as_secs()))
 }
 
 /// Does the handshake with a node that was connected to, which has this id. Returns the fingerprint of its certificate.
 async fn prove(
+    helpers: &Helpers,
     stream: TcpStream,
     trust: &Trust,
     node: u32,
 ) -> Result<(Stream<TcpStream>, String), HandshakeError> {
     stream.set_nodelay(true)?;
     let (mut stream, proved) =
-        handshake::connect(stream, trust.to_nodes.clone(), trust.name_of(node)).await?;
+        handshake::connect_with(helpers, stream, trust.to_nodes.clone(), trust.name_of(node)).await?;
     if proved.protocol.as_deref() != Some(trust.protocol()) {
         return Err(HandshakeError::Tls(rustls::Error::NoApplicationProtocol));
     }
@@ -138,6 +67,11 @@ async fn prove(
 }
 
 impl Node {
+    /// The threads that compute handshakes.
+    pub(crate) fn helpers(&self) -> &Helpers {
+        &self.0.helpers
+    }
+
     /// Whether a certificate is one of this node, as far as is known.
     pub(super) fn is_of(&self, node: u32, certificate: &str) -> bool {
         let state = self.state();
@@ -158,23 +92,29 @@ impl Node {
     /// Connects to another node. There is no limit of time but that of the handshake: the caller sets one. The error is for people.
     pub(super) async fn link_to(&self, node: u32, address: SocketAddr) -> Result<Link, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
-        self.protect(stream, node).await.map(|(link, _)| link)
+        let protected = self.protect(stream, node).await;
+        protected.map(|(link, _)| link).map_err(|why| self.failed(address, &why))
+    }
+
+    /// A connection that was made to another node has failed: why, for people.
+    fn failed(&self, address: SocketAddr, why: &Refused) -> String {
+        self.note_clocks(address.ip(), why);
+        why.to_string()
     }
 
     /// Does the handshake of a connection that was made to a node.
-    async fn protect(&self, stream: TcpStream, node: u32) -> Result<(Link, Option<String>), String> {
+    async fn protect(&self, stream: TcpStream, node: u32) -> Result<(Link, Option<String>), Refused> {
         let Some(trust) = self.trust() else {
-            stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            stream.set_nodelay(true)?;
             return Ok((Link::Open(stream), None));
         };
-        let proved = tokio::time::timeout(HANDSHAKE, prove(stream, &trust, node)).await;
-        let late = || format!("the handshake was not done within {} s", HANDSHAKE.as_secs());
-        let (stream, certificate) = proved.map_err(|_| late())?.map_err(|error| error.to_string())?;
+        let proved = tokio::time::timeout(HANDSHAKE, prove(&self.0.helpers, stream, &trust, node)).await;
+        let (stream, certificate) = proved.map_err(|_| late())??;
         if !self.is_of(node, &certificate) {
             // It may be a new one that is not known here yet.
             let _ = self.refresh().await;
             if !self.is_of(node, &certificate) {
-                return Err("its certificate is not one that the configuration names for it".into());
+                return Err(Refused::new("its certificate is not one that the configuration names for it"));
             }
         }
         Ok((Link::Protected(Box::new(stream)), Some(certificate)))
@@ -191,8 +131,9 @@ impl Node {
         let Some(trust) = self.trust().filter(|_| !api.ip().is_loopback()) else {
             return Ok(Link::Open(stream));
         };
-        let connected = handshake::connect(stream, trust.to_apis.clone(), trust.name_of(node)).await;
-        let (stream, proved) = connected.map_err(|error| error.to_string())?;
+        let (helpers, name) = (&self.0.helpers, trust.name_of(node));
+        let connected = handshake::connect_with(helpers, stream, trust.to_apis.clone(), name).await;
+        let (stream, proved) = connected.map_err(|error| self.failed(api, &error.into()))?;
         match proved.certificate {
             Some(certificate) if self.is_of(node, &fingerprint(&certificate)) => {
                 Ok(Link::Protected(Box::new(stream)))
@@ -212,35 +153,41 @@ impl Node {
 
     async fn prove_socket(&self, socket: OwnedFd, node: NodeId) -> Result<ProvedPeer, String> {
         let stream = TcpStream::from_std(socket.into()).map_err(|error| error.to_string())?;
-        let (link, certificate) = self.protect(stream, node.0).await?;
+        let address = stream.peer_addr().map_err(|error| error.to_string())?;
+        let protected = self.protect(stream, node.0).await;
+        let (link, certificate) = protected.map_err(|why| self.failed(address, &why))?;
         let channel = link.into_channel().map_err(|error| error.to_string())?;
         Ok(ProvedPeer { channel, certificate: certificate.ok_or("the connection is not protected")? })
     }
 
     /// Takes a connection: does its handshake, if connections are protected. The node at the other end then; `None` if they are not.
     /// The error is for people.
-    pub(super) async fn take_link(&self, stream: TcpStream) -> Result<(Link, Option<PeerIdentity>), String> {
+    pub(super) async fn take_link(
+        &self,
+        stream: TcpStream,
+        precedence: Precedence,
+    ) -> Result<(Link, Option<PeerIdentity>), Refused> {
         let Some(trust) = self.trust() else { return Ok((Link::Open(stream), None)) };
-        let taken = tokio::time::timeout(HANDSHAKE, self.take_protected(stream, &trust)).await;
-        taken.map_err(|_| format!("the handshake was not done within {} s", HANDSHAKE.as_secs()))?
+        let taken = tokio::time::timeout(HANDSHAKE, self.take_protected(stream, &trust, precedence)).await;
+        taken.map_err(|_| late())?
     }
 
     async fn take_protected(
         &self,
         stream: TcpStream,
         trust: &Arc<Trust>,
-    ) -> Result<(Link, Option<PeerIdentity>), String> {
-        let shaken = async {
-            stream.set_nodelay(true)?;
-            handshake::accept(stream, trust.from_nodes.clone()).await
-        };
-        let (mut stream, proved) = shaken.await.map_err(|error| error.to_string())?;
+        precedence: Precedence,
+    ) -> Result<(Link, Option<PeerIdentity>), Refused> {
+        stream.set_nodelay(true)?;
+        let by = (&self.0.helpers, precedence);
+        let (mut stream, proved) = handshake::accept_with(by, stream, trust.from_nodes.clone()).await?;
         if proved.protocol.as_deref() != Some(trust.protocol()) {
-            return Err(
-                "the other side speaks another protocol, or protects its connections in another way".into()
-            );
+            return Err(Refused::new(
+                "the other side speaks another protocol, or protects its connections in another way",
+            ));
         }
-        let certificate = proved.certificate.ok_or("the other side has no certificate")?;
+        let certificate =
+            proved.certificate.ok_or_else(|| Refused::new("the other side has no certificate"))?;
         let certificate = fingerprint(&certificate);
         let mut node = self.node_of(&certificate);
         if node.is_none() {
@@ -249,15 +196,12 @@ impl Node {
             node = self.node_of(&certificate);
         }
         let answer = if node.is_some() { TAKEN } else { UNKNOWN };
-        let answered = async {
-            stream.write_all(&[answer]).await?;
-            stream.flush().await
-        };
-        answered.await.map_err(|error: io::Error| error.to_string())?;
-        let node = node.ok_or(
+        stream.write_all(&[answer]).await?;
+        stream.flush().await?;
+        let node = node.ok_or_else(|| Refused::new(
             "its certificate is of this cluster, but the configuration names no node with it: the node was removed, or its \
              identity is an old copy",
-        )?;
+        ))?;
         Ok((Link::Protected(Box::new(stream)), Some(PeerIdentity { node: NodeId(node), certificate })))
     }
 }

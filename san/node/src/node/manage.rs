@@ -155,7 +155,7 @@ impl Node {
         self.state().store.learn_fault(None);
         self.state().store.goes_on(known, revision)?;
         if let Some(catalog) = catalog {
-            self.state().learn(catalog)?;
+            self.learn(catalog)?;
         }
         *last = Some(begun);
         Ok(())

@@ -63,10 +63,8 @@ impl Node {
             match news {
                 Some(Ok(Some((revision, catalog)))) => {
                     let own = catalog.nodes.get(&self.id()).map(|(node, _)| node.incarnation);
-                    let continues = {
-                        let mut state = self.state();
-                        state.store.goes_on(newest, revision).and_then(|()| state.learn(catalog))
-                    };
+                    let goes_on = self.state().store.goes_on(newest, revision);
+                    let continues = goes_on.and_then(|()| self.learn(catalog));
                     complained = false;
                     if continues.is_ok() {
                         newest = revision;
@@ -155,6 +153,7 @@ impl Node {
             self.end_sessions_of(id);
             self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoPeer(NodeId(id))));
         }
+        self.end_sessions_of_former_lives();
         let done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();

@@ -1,37 +1,41 @@
-//! Addresses whose requests of the API were refused.
+//! Sources of requests of the API that were refused.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The most refused requests of one address within [`EPISODE`]. Further ones are refused without a check.
-const MOST_REFUSED: u32 = 20;
-/// How long refusals of an address are remembered.
-pub(crate) const EPISODE: Duration = Duration::from_secs(10);
-/// Addresses that are remembered.
-const MOST_ADDRESSES: usize = 1024;
+use super::unproved::Source;
 
-/// Addresses whose requests were refused: since when, and how many.
+/// The most refused requests of one source within [`EPISODE`]. Further ones are refused without a check.
+const MOST_REFUSED: u32 = 20;
+/// How long refusals of a source are remembered.
+pub(crate) const EPISODE: Duration = Duration::from_secs(10);
+/// Sources that are remembered.
+const MOST_SOURCES: usize = 1024;
+
+/// Sources whose requests were refused: since when, and how many.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(BTreeMap<IpAddr, (Instant, u32)>);
+pub(crate) struct Refusals(BTreeMap<Source, (Instant, u32)>);
 
 impl Refusals {
-    /// Whether so many requests of an address were refused that the next is refused without a check.
-    pub(crate) fn are_many(&mut self, address: IpAddr, now: Instant) -> bool {
+    /// Whether so many requests of a source were refused that the next is refused without a check.
+    pub(crate) fn are_many(&mut self, from: impl Into<Source>, now: Instant) -> bool {
         self.0.retain(|_, (since, _)| now.duration_since(*since) < EPISODE);
-        self.0.get(&address).is_some_and(|(_, count)| *count >= MOST_REFUSED)
+        self.0.get(&from.into()).is_some_and(|(_, count)| *count >= MOST_REFUSED)
     }
 
-    /// A request of an address was refused.
-    pub(crate) fn add(&mut self, address: IpAddr, now: Instant) {
-        if self.0.len() < MOST_ADDRESSES || self.0.contains_key(&address) {
-            self.0.entry(address).or_insert((now, 0)).1 += 1;
+    /// A request of a source was refused.
+    pub(crate) fn add(&mut self, from: impl Into<Source>, now: Instant) {
+        let source = from.into();
+        if self.0.len() < MOST_SOURCES || self.0.contains_key(&source) {
+            self.0.entry(source).or_insert((now, 0)).1 += 1;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -45,5 +49,14 @@ mod tests {
         assert!(refusals.are_many(one, now));
         assert!(!refusals.are_many(other, now));
         assert!(!refusals.are_many(one, now + EPISODE));
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_are_refused_together() {
+        let of = |number: u32| format!("2001:db8:1:2::{number:x}").parse::<IpAddr>().unwrap();
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        (0..MOST_REFUSED).for_each(|number| refusals.add(of(number), now));
+        assert!(refusals.are_many(of(99), now));
+        assert!(!refusals.are_many("2001:db8:1:3::1".parse::<IpAddr>().unwrap(), now));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Node, NodeError};
 use crate::config::catalog::{self, Catalog, Cluster, Transport, change};
 use crate::config::{ConfigError, steps};
-use crate::identity::authority::{Issued, Subject};
+use crate::identity::authority::{BEFORE, Issued, Subject};
 use crate::identity::files::{Identity, note_replaced, own_file, was_replaced, write_own};
 use crate::identity::token;
 use crate::identity::trust::Trust;
@@ -83,10 +83,14 @@ impl Security {
         Ok(())
     }
 
-    /// Whether the certificate is to be renewed: a third of its life is left.
-    fn is_old(&self) -> bool {
-        let left = self.held().identity.own.expires.saturating_sub(now());
-        left < self.cluster.certificate_s / 3
+    /// Whether the certificate is to be renewed: a third of its life is left, or it was made while this host's clock was ahead, and is not
+    /// valid yet. `others`: when processes of other nodes have started, in seconds since 1970. If that is ahead of this host's clock, then
+    /// the clock is behind, and the certificate may well be valid.
+    fn is_old(&self, others: impl Iterator<Item = u64>) -> bool {
+        let now = now();
+        let left = self.held().identity.own.expires.saturating_sub(now);
+        let is_behind = others.max().is_some_and(|other| other > now + BEFORE);
+        left < self.cluster.certificate_s / 3 || left > self.cluster.certificate_s + BEFORE && !is_behind
     }
 
     fn own(&self) -> String {
@@ -160,6 +164,13 @@ impl Node {
         Ok(())
     }
 
+    /// When processes of other nodes have started, in seconds since 1970, by the clocks of their hosts.
+    fn starts_of_others(&self) -> Vec<u64> {
+        let state = self.state();
+        let others = state.catalog.nodes.iter().filter(|(id, _)| **id != self.id());
+        others.map(|(_, (node, _))| node.incarnation / 1000).collect()
+    }
+
     /// Removes invitations that have ended, by this host's clock: that of the host which would use one may be wrong.
     async fn remove_expired_tokens(&self) {
         let removed = self.config().call(move |store| {
@@ -189,7 +200,7 @@ impl Node {
             }
         }
         loop {
-            if security.is_old()
+            if security.is_old(self.starts_of_others().into_iter())
                 && let Err(error) = self.renew_certificate().await
             {
                 tracing::warn!(

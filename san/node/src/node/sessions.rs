@@ -11,6 +11,9 @@
 //! Each forwarded connection names its session. So what a client has sent, and what lies in the send queue of a node that cannot
 //! reach the owner, is carried out within seconds or never: when the owner has given the session up, it takes nothing that
 //! names it, whenever that arrives. Numbers only grow, and so do the incarnations of a node.
+//!
+//! The incarnation must be the one that the configuration has of the node. Otherwise a process that was replaced could open a session at an
+//! owner that has restarted, and one sender of a number that no process has yet would shut out all processes of its node that follow.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,12 +25,14 @@ use loadline_san_core::ids::{Incarnation, NodeId};
 use loadline_san_protocol::ClusterId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::links::Link;
+use super::connection::Link;
 use tokio::sync::watch;
 
-use super::{Node, sockets};
+use super::{Node, NodeState, sockets};
+use crate::config::catalog::Catalog;
 use crate::event_loop::command::{LoopCommand, SessionId};
 use crate::event_loop::peer_sender::Preamble;
+use crate::strangers;
 
 /// Between two pings.
 const PING: Duration = Duration::from_millis(500);
@@ -144,10 +149,24 @@ impl Sessions {
         }
     }
 
-    /// A node is no part of the cluster any more. Its session, if one is open.
-    fn forget(&mut self, node: u32) -> Option<SessionId> {
-        self.to.remove(&node);
-        self.from.remove(&node).filter(|(_, open)| *open).map(|(id, _)| id)
+    /// A node is no part of the cluster any more. Its session, if one is open; and where the session with it is.
+    fn forget(&mut self, node: u32) -> (Option<SessionId>, Option<Arc<tokio::sync::Mutex<Slot>>>) {
+        let to = self.to.remove(&node);
+        (self.from.remove(&node).filter(|(_, open)| *open).map(|(id, _)| id), to)
+    }
+
+    /// Ends sessions of processes that do not run as their nodes, as the configuration has it: those that are to be ended in the loops.
+    fn keep_lives(&mut self, catalog: &Catalog) -> Vec<SessionId> {
+        let mut ended = Vec::new();
+        self.from.retain(|node, (id, open)| {
+            let Some(life) = catalog.nodes.get(node).map(|(node, _)| node.incarnation) else { return true };
+            if life != id.incarnation.0 && std::mem::replace(open, false) {
+                ended.push(*id);
+            }
+            // The number of a process that there was counts for ever.
+            id.incarnation.0 <= life
+        });
+        ended
     }
 
     /// A session is given up. Whether it was open.
@@ -217,10 +236,45 @@ impl Node {
         }
     }
 
+    /// Fails if the process that opens a session does not run as its node, as the configuration has it. What is wrong, for people. While the
+    /// configuration store does not answer, a process is believed that has begun since: volumes are to be served then, too.
+    pub(super) async fn check_life(&self, id: SessionId) -> Result<(), String> {
+        let life = || self.state().catalog.nodes.get(&id.node.0).map_or(0, |(node, _)| node.incarnation);
+        if life() < id.incarnation.0 && self.refresh().await.is_err() {
+            return Ok(());
+        }
+        match life().cmp(&id.incarnation.0) {
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => Err(format!("a newer process runs as node {}", id.node.0)),
+            std::cmp::Ordering::Less => {
+                Err(format!("the configuration knows no process of node {} with its incarnation", id.node.0))
+            }
+        }
+    }
+
+    /// Sessions of processes that do not run as their nodes any more end.
+    pub(super) fn end_sessions_of_former_lives(&self) {
+        let ended = {
+            let NodeState { sessions, catalog, .. } = &mut *self.state();
+            sessions.keep_lives(catalog)
+        };
+        ended.into_iter().for_each(|id| self.end_session(id));
+    }
+
+    /// A session is not opened: the other node is told.
+    pub(super) async fn refuse_session(mut stream: Link) {
+        let _ = stream.write_all(&REFUSED).await;
+        let _ = stream.flush().await;
+    }
+
     /// Another node opens a session with this one, and keeps it open by its pings.
     pub(super) async fn take_session(&self, cluster: ClusterId, id: SessionId, mut stream: Link) {
         if cluster != self.0.cluster {
-            tracing::warn!(cluster = %cluster, "a node of cluster {cluster} opens a session, but this node belongs to cluster {}", self.0.cluster);
+            let text = format!(
+                "a node of cluster {cluster} opens a session, but this node belongs to cluster {}",
+                self.0.cluster
+            );
+            strangers::warn("sessions", "", &id.node.0, &text);
             return;
         }
         let (opened, before) = self.state().sessions.open(id);
@@ -228,9 +282,7 @@ impl Node {
             self.end_session(before);
         }
         if !opened {
-            let _ = stream.write_all(&REFUSED).await;
-            let _ = stream.flush().await;
-            return;
+            return Node::refuse_session(stream).await;
         }
         let mut answered = stream.try_send(&OPENED);
         let (mut pings, mut last_ping) = ([0; 64], Instant::now());
@@ -239,7 +291,10 @@ impl Node {
                 // What comes so late was there while this process was stopped: the other node has lost the session since.
                 Ok(Ok(_)) if last_ping.elapsed() > PING_LIMIT + PING => false,
                 // If there is no room for the answer, the node does not read, and will find the session lost.
-                Ok(Ok(count)) => count > 0 && stream.try_send(&pings[..count]),
+                // It may have ended because the node was removed.
+                Ok(Ok(count)) => {
+                    count > 0 && self.state().sessions.is_open(id) && stream.try_send(&pings[..count])
+                }
                 Ok(Err(_)) | Err(_) => false,
             };
             last_ping = Instant::now();
@@ -251,11 +306,19 @@ impl Node {
         sockets::abort(stream);
     }
 
-    /// A node is no part of the cluster any more: the clients that it forwards are disconnected.
+    /// A node is no part of the cluster any more: the clients that it forwards are disconnected, and those that are forwarded to it.
     pub(super) fn end_sessions_of(&self, node: u32) {
-        let ended = self.state().sessions.forget(node);
+        let (ended, to) = self.state().sessions.forget(node);
         if let Some(id) = ended {
             self.end_session(id);
+        }
+        if let Some(to) = to {
+            // A session may just be opened.
+            tokio::spawn(async move {
+                if let Some(session) = &to.lock().await.session {
+                    session.lose();
+                }
+            });
         }
     }
 
@@ -316,6 +379,24 @@ mod tests {
             other[at] ^= 1;
             assert_eq!(decode(&other), None);
         }
+    }
+
+    #[test]
+    fn sessions_of_processes_that_do_not_run_as_their_node_end() {
+        let mut catalog = Catalog::default();
+        let node = serde_json::json!({"name": "b", "api": "127.0.0.1:1", "peer": "127.0.0.1:2", "endpoints": {}, "incarnation": 5});
+        catalog.nodes.insert(1, (serde_json::from_value(node).unwrap(), 1));
+        let mut sessions = Sessions::default();
+        for (opened, ended, stays) in [(id(1, 5, 1), vec![], true), (id(1, 9, 1), vec![id(1, 9, 1)], false)] {
+            assert!(sessions.open(opened).0);
+            assert_eq!(sessions.keep_lives(&catalog), ended);
+            assert_eq!(sessions.is_open(opened), stays);
+        }
+        assert!(sessions.open(id(1, 5, 2)).0, "a number that no process has shuts none out");
+        catalog.nodes.get_mut(&1).unwrap().0.incarnation = 6;
+        assert_eq!(sessions.keep_lives(&catalog), [id(1, 5, 2)], "a newer process runs");
+        assert!(!sessions.open(id(1, 5, 2)).0, "its number is used up");
+        assert!(sessions.open(id(1, 6, 1)).0);
     }
 
     #[test]

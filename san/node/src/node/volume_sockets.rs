@@ -159,6 +159,7 @@ impl Node {
                 session: None,
                 protocol,
                 chosen: Chosen::default(),
+                certificate: None,
             };
             self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
         }

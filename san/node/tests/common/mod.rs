@@ -194,6 +194,7 @@ fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
                     session: None,
                     protocol: Protocol::Nbd,
                     chosen,
+                    certificate: None,
                 };
                 orders.give(LoopCommand::Client(Box::new(new)));
                 return;

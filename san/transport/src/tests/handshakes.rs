@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::helpers::{Helpers, Precedence};
 
 /// What the client and the server of a handshake say.
 fn refused(client: ClientConfig, server: ServerConfig, called: &'static str) -> (String, String) {
@@ -34,12 +35,43 @@ fn a_client_without_a_certificate_of_the_authority_is_refused() {
     for (own, words) in [
         (None, "the other side has no certificate"),
         (Some(other.issue("a", 2020, 2090)), "was not issued by this cluster"),
-        (Some(authority.issue("a", 2020, 2021)), "has expired: check the clocks of both hosts"),
-        (Some(authority.issue("a", 2088, 2090)), "is not valid yet: check the clock of this host"),
+        (
+            Some(authority.issue("a", 2020, 2021)),
+            "was valid until 2021-01-01 00:00 UTC, and the clock of this host says 2",
+        ),
+        (
+            Some(authority.issue("a", 2088, 2090)),
+            "is valid from 2088-01-01 00:00 UTC, and the clock of this host says 2",
+        ),
     ] {
         let (ours, theirs) = refused(authority.client(own, &[ENCRYPTED]), server(), "b");
         assert!(theirs.contains(words), "{theirs}");
         assert_ne!(ours, "taken");
+    }
+}
+
+#[test]
+fn both_sides_find_that_their_clocks_disagree() {
+    let authority = Authority::new();
+    for (from, until, of_clocks) in [(2020, 2021, true), (2088, 2090, true), (2020, 2090, false)] {
+        // The client's certificate, and then the server's.
+        for (client, server) in [((from, until), (2020, 2090)), ((2020, 2090), (from, until))] {
+            let issue = |name, (from, until)| Some(authority.issue(name, from, until));
+            let client = authority.client(issue("a", client), &[ENCRYPTED]);
+            let server = authority.server(issue("b", server).unwrap(), &[ENCRYPTED]);
+            let found = run(async {
+                let (ours, theirs) = shake(client, server, "b").await;
+                let ours = match ours {
+                    Ok((mut stream, _)) if theirs.is_err() => {
+                        HandshakeError::from(stream.read_u8().await.unwrap_err()).is_of_clocks()
+                    }
+                    Ok(_) => false,
+                    Err(error) => error.is_of_clocks(),
+                };
+                [ours, theirs.is_err_and(|error| error.is_of_clocks())]
+            });
+            assert_eq!(found, [of_clocks; 2], "{from} {until}");
+        }
     }
 }
 
@@ -160,4 +192,33 @@ fn a_handshake_that_is_changed_in_any_byte_fails_and_never_panics() {
             }
         });
     }
+}
+
+#[test]
+fn helpers_compute_the_same_handshake() {
+    let authority = Authority::new();
+    let helpers = Helpers::start(1, 1 << 20).unwrap();
+    let server = Arc::new(authority.server(authority.issue("b", 2020, 2090), &[ENCRYPTED]));
+    let client = Arc::new(authority.client(Some(authority.issue("a", 2020, 2090)), &[ENCRYPTED]));
+    run(async {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let by = (&helpers, Precedence::Stranger);
+        let (ours, theirs) = tokio::join!(
+            handshake::connect_with(&helpers, ours, client, name("b")),
+            handshake::accept_with(by, theirs, server.clone())
+        );
+        let (mut ours, (mut theirs, proved)) = (ours.unwrap().0, theirs.unwrap());
+        assert!(proved.certificate.is_some());
+        ours.write_all(b"hello").await.unwrap();
+        ours.flush().await.unwrap();
+        let mut read = [0; 5];
+        theirs.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"hello");
+        // One that fails is refused with the same words.
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        ours.write_all(b"GET / HTTP/1.1\r\nHost: b\r\n\r\n").await.unwrap();
+        ours.shutdown().await.unwrap();
+        let error = handshake::accept_with(by, theirs, server).await.unwrap_err();
+        assert!(error.to_string().contains("does not speak TLS"), "{error}");
+    });
 }

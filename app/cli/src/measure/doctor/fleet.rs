@@ -45,7 +45,8 @@ async fn report(
             folder.display()
         )));
     }
-    let token = args.token.clone().map_or_else(random_token, Ok)?;
+    let token = args.token_file.or(args.token.as_deref()).map_err(FleetError::usage)?;
+    let token = token.map_or_else(random_token, Ok)?;
     let mut spec = FleetSpec::new(Placement::Joined(JoiningWorkers { workers, wait: args.wait }));
     (spec.listen, spec.token) = (args.listen, Some(token.clone()));
     let lost = Losses::default();

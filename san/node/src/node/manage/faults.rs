@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::volumes::unknown_node;
 use super::{ManageError, listed};
 use crate::event_loop::command::{LoopCommand, ReplicaFault};
+use crate::identity::set_clock_off;
 use crate::node::Node;
 
 /// A fault that this node is to have until it is healed or the node ends.
@@ -24,6 +25,11 @@ pub enum TestFault {
         device: u32,
         /// By so much, for each thing that it is asked.
         milliseconds: u32,
+    },
+    /// The node takes its host's clock to be wrong, where it checks certificates, accesses and tokens.
+    ClockOff {
+        /// By so many seconds; less than 0: the clock is behind.
+        seconds: i64,
     },
     /// All messages between another node and this one are lost.
     DropPeer {
@@ -71,6 +77,10 @@ impl Node {
                 let slow_ns = u64::from((*milliseconds).min(60_000)) * 1_000_000;
                 (of_device(*device)?, ReplicaFault { fails: false, slow_ns })
             }
+            TestFault::ClockOff { seconds } => {
+                set_clock_off(*seconds);
+                return Ok(());
+            }
             TestFault::DropPeer { node } => {
                 let (id, _) = state.catalog.node(node).ok_or_else(|| unknown_node(&state.catalog, node))?;
                 self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Drop(NodeId(id))));
@@ -87,6 +97,7 @@ impl Node {
     /// Has no fault any more. What has failed by then has failed.
     pub async fn no_test_faults(&self) -> Result<(), ManageError> {
         self.may_have_faults()?;
+        set_clock_off(0);
         self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoFaults));
         Ok(())
     }

@@ -1,0 +1,50 @@
+//! Clients that have chosen a volume are handed to its loop.
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Chosen;
+
+use super::Node;
+use super::connection::{Connection, Socket};
+use crate::event_loop::command::{LoopCommand, NewClient, SessionId};
+use crate::strangers;
+
+/// What the data path has to know of a client that has chosen.
+pub(super) struct Admission {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    pub(super) fence: u64,
+    pub(super) session: Option<SessionId>,
+    pub(super) protocol: Protocol,
+    pub(super) chosen: Chosen,
+    /// The fingerprint of the certificate by which it was let in.
+    pub(super) certificate: Option<String>,
+}
+
+/// Logs why a connection of a client ends before it has a volume.
+pub(super) fn ends(from: &str, why: &str) {
+    strangers::info("clients", why, None, from, &format!("client {from} is disconnected: {why}"));
+}
+
+impl Node {
+    /// Hands a client to the loop that has its volume, unless its access was revoked meanwhile.
+    pub(super) fn hand_over<S: Socket>(&self, stream: Connection<S>, from: String, admission: Admission) {
+        let Admission { id, name, bytes, fence, session, protocol, chosen, certificate } = admission;
+        match stream.into_channel() {
+            Ok(channel) => {
+                // Nothing is learned of the configuration meanwhile: what it revokes from now on, the loop is told after this.
+                let _state = self.state();
+                if certificate.as_ref().is_some_and(|of| !self.accesses().may_use_volumes(of)) {
+                    return ends(&from, "its access was revoked");
+                }
+                let volume = VolumeId(id);
+                #[rustfmt::skip]
+                let client =
+                    NewClient { channel, volume, name, from, bytes, fence, session, protocol, chosen, certificate };
+                self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
+            }
+            Err(error) => ends(&from, &error.to_string()),
+        }
+    }
+}
