@@ -160,3 +160,41 @@ fn copies_move_while_they_are_used() {
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses()[1..], "disk");
 }
+
+/// A device has a copy that a restored configuration does not know, so it has less room than is promised. A volume for which there is none is
+/// refused writes, as by any full device; the others have their room, and no copy fails.
+#[test]
+fn a_copy_that_a_restored_configuration_does_not_know_takes_no_room_of_others_by_surprise() {
+    let mut cluster = Cluster::start(1);
+    let create = |cluster: &Cluster, name: &str, size: &str, log: &str| {
+        let kind = ["--size", size, "--copies", "1", "--log", log, "--attach"];
+        cluster.try_loadline(&[&["volume", "create", name][..], &kind].concat())
+    };
+    assert_eq!(create(&cluster, "early", "64MiB", "32MiB").0, 0);
+    let backup = cluster.folder().join("backup.db");
+    let store = rusqlite::Connection::open(cluster.file()).expect("it is there");
+    store.execute("VACUUM INTO ?1", [backup.to_str().expect("it is text")]).expect("there is room");
+    drop(store);
+    // A log takes its room at once.
+    assert_eq!(create(&cluster, "late", "1MiB", "720MiB").0, 0);
+    cluster.kill(1);
+    for end in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{end}", cluster.file()));
+    }
+    std::fs::copy(&backup, cluster.file()).expect("it is there");
+    cluster.start_node(1);
+    cluster.wait_until("early", "healthy", Duration::from_secs(20));
+    // The first id that is free is that of the copy which is not known.
+    let made = (0..4).map(|_| create(&cluster, "new", "190MiB", "32MiB")).find(|(code, _)| *code == 0);
+    assert!(made.is_some(), "{}", cluster.log(1));
+    let mut filler = nodes::client::Filler::new(&cluster.addresses(), "new");
+    let taken = filler.fill(190);
+    filler.check(taken);
+    let mut early = nodes::client::Filler::new(&cluster.addresses(), "early");
+    (0..64).for_each(|mib| early.write(mib).unwrap_or_else(|why| panic!("MiB {mib} after {taken}: {why}")));
+    early.check(64);
+    filler.check(taken);
+    cluster.wait_until("new", "healthy", Duration::from_secs(20));
+    let (code, text) = cluster.try_loadline(&["san", "status"]);
+    assert_eq!(code, 0, "{text}");
+}

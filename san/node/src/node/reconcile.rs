@@ -367,12 +367,13 @@ impl Node {
             return false;
         }
         let Some((devices, space)) = self.device(replica.device) else { return false };
-        let settings = Settings {
-            spare: room::SPARE,
-            is_promised: self.state().catalog.promises_once(),
-            extents,
-            ..Settings::default()
+        let there: Vec<ReplicaId> = space.lock().expect("no thread panics with it").replicas().collect();
+        let promises_once = {
+            let catalog = &self.state().catalog;
+            catalog.promises_once() && !has_unknown(catalog, &there, replica.device)
         };
+        let settings =
+            Settings { spare: room::SPARE, is_promised: promises_once, extents, ..Settings::default() };
         let is_new = self.state().made.remove(&id);
         let open = OpenReplica {
             id: identity(id, replica),
@@ -466,6 +467,14 @@ fn is_spread(catalog: &Catalog, volume: u64, me: u32) -> bool {
     // Not the same few for each volume.
     let first = volume as usize % others.len().max(1);
     others.iter().cycle().skip(first).take(FEW.min(others.len())).any(|node| *node == me)
+}
+
+/// Whether a device, which has these replicas, has one that the configuration does not have there: it was made before an older copy of it was put back, and
+/// nothing removes it. Then the device may have less room than was promised, and no replica counts on room that it has not taken.
+fn has_unknown(catalog: &Catalog, there: &[ReplicaId], device: u32) -> bool {
+    let is_known =
+        |id: &ReplicaId| catalog.replicas.get(&id.0).is_some_and(|(replica, _)| replica.device == device);
+    !there.iter().all(is_known)
 }
 
 /// Whether a device has another replica with this id: one that was made with another key.
