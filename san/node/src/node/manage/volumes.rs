@@ -360,7 +360,7 @@ pub(in crate::node) struct RemoveVolume {
 
 impl RemoveVolume {
     /// Removes a volume, also one that has data.
-    fn any(id: u64) -> RemoveVolume {
+    pub(super) fn any(id: u64) -> RemoveVolume {
         RemoveVolume { id, may: |_| true, shrink: None, tries: 0 }
     }
 

@@ -174,3 +174,25 @@ fn a_volume_that_has_its_record_is_never_taken_back() {
     assert_eq!(steps::all(&mut store, |store| records.step(store)).unwrap(), BTreeSet::from([planned[0].id]));
     assert_eq!(store.list(&format!("record/{}", planned[0].id)).unwrap().1, []);
 }
+
+#[test]
+fn a_deletion_that_was_interrupted_is_completed() {
+    let mut store = cluster(1 << 50);
+    let all = UnderWay::default();
+    let of = checked("x", 192 * 16 * GIB, 12);
+    let (mut plan, _running) = creation(&all, of.clone(), 1);
+    let planned = complete(&mut store, &mut plan).unwrap();
+    let id = planned[0].id;
+    let mut records = MakeRecords::new(planned, of.layout, false);
+    assert!(steps::all(&mut store, |store| records.step(store)).unwrap().is_empty());
+    let mut remove = RemoveVolume::any(id);
+    assert!(matches!(remove.step(&mut store).unwrap(), Step::More));
+    drop(remove);
+    assert_eq!(Catalog::read(&mut store).unwrap().volumes[&id].0.state, VolumeState::Deleting);
+    let mut remove = RemoveVolume::unfinished(id);
+    assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
+    let catalog = Catalog::read(&mut store).unwrap();
+    assert!(catalog.volumes.is_empty() && catalog.records.is_empty());
+    assert!(catalog.replicas.values().all(|(replica, _)| replica.state == ReplicaState::Dropping));
+    assert_eq!(store.list("name/").unwrap().1, []);
+}
