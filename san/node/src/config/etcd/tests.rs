@@ -348,9 +348,13 @@ fn no_addition_is_made_twice_or_lost_while_answers_are_lost() {
     assert!(store.commit(&[put("count", None, "0")]).unwrap());
     let proxy = Arc::new(Mutex::new(Proxy::start(server.endpoint(0))));
     let at = address(proxy.lock().unwrap().endpoint(), "x");
-    let threads: Vec<_> = (0..3)
-        .map(|thread| {
-            let (mut store, proxy) = (EtcdStore::open(&at).unwrap(), Arc::clone(&proxy));
+    // All are open before the first answer is lost: an opening whose answer is lost fails.
+    let stores: Vec<EtcdStore> = (0..3).map(|_| EtcdStore::open(&at).unwrap()).collect();
+    let threads: Vec<_> = stores
+        .into_iter()
+        .enumerate()
+        .map(|(thread, mut store)| {
+            let proxy = Arc::clone(&proxy);
             std::thread::spawn(move || {
                 for turn in 0..EACH {
                     // Each addition has an id, by which its outcome is found: as each proposal of a record has.
