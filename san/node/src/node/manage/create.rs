@@ -53,7 +53,7 @@ impl Node {
     /// Makes volumes: all, or none. If they are to be attached, waits until they are served, but not for long.
     ///
     /// If this future is dropped before the volumes have their records, since the caller has disconnected or the process ends, what was
-    /// made is taken back: by this node at once, or if it does not answer, by another one after [`LEFT`](super::super::unfinished::LEFT).
+    /// made is taken back: by this node at once, or if it does not answer, by another one after 10 s.
     /// If the store fails while records are made, the volumes that have one stay, and the others are taken back.
     pub async fn create_volumes(&self, wanted: CreateVolumes) -> Result<Vec<MadeVolume>, ManageError> {
         let attach = wanted.attach;
