@@ -94,7 +94,7 @@ pub struct Change {
 }
 
 /// Why the configuration is not to be had.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 pub enum ConfigError {
     /// There is none.
     #[error("there is no cluster at {0}: make one with 'loadline san init'")]

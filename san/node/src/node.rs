@@ -16,6 +16,7 @@
 //! | `forward` | clients of volumes that are owned elsewhere |
 //! | `life` | a new life of the node's process begins |
 //! | `reach` | nodes ask each other whether they run, and which nodes they reach |
+//! | `reading` | the configuration is read now, by one task for all that wait |
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
@@ -41,6 +42,7 @@ pub mod manage;
 mod moving;
 mod news;
 pub(crate) mod reach;
+mod reading;
 mod reconcile;
 pub(crate) mod refusals;
 pub(crate) mod security;
@@ -258,8 +260,8 @@ struct Inner {
     /// Threads that compute handshakes.
     helpers: Helpers,
     state: Mutex<NodeState>,
-    /// When the configuration was read last: begun to be.
-    reading: tokio::sync::Mutex<Option<Instant>>,
+    /// Reads of the configuration that tasks share.
+    reading: reading::Reading,
     /// The configuration has changed, as far as this node knows.
     changed: Notify,
     /// Something of what is waited for may have happened.
@@ -331,7 +333,7 @@ impl Node {
             unproved: Unproved::default(),
             helpers,
             state,
-            reading: tokio::sync::Mutex::default(),
+            reading: reading::Reading::default(),
             changed,
             happened,
         };

@@ -24,6 +24,8 @@ use crate::identity::trust::Trust;
 
 /// How long a handshake with another node may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
+/// How long the configuration is read, of the time for a handshake, if it names nothing with a certificate.
+const READ: Duration = Duration::from_millis(1500);
 /// The byte of the accepting node after the handshake: the connection is accepted.
 const TAKEN: u8 = 1;
 /// The configuration that it knows names no node with this certificate.
@@ -112,7 +114,7 @@ impl Node {
         let (stream, certificate) = proved.map_err(|_| late())??;
         if !self.is_of(node, &certificate) {
             // It may be a new one that is not known here yet.
-            let _ = self.refresh().await;
+            self.refresh_within(READ).await;
             if !self.is_of(node, &certificate) {
                 return Err(Refused::new("its certificate is not one that the configuration names for it"));
             }
@@ -192,7 +194,7 @@ impl Node {
         let mut node = self.node_of(&certificate);
         if node.is_none() {
             // It may have joined a moment ago.
-            let _ = self.refresh().await;
+            self.refresh_within(READ).await;
             node = self.node_of(&certificate);
         }
         let answer = if node.is_some() { TAKEN } else { UNKNOWN };

@@ -291,7 +291,7 @@ impl Node {
         let certificate = certificate.ok_or_else(|| refused("the client has no certificate".into()))?;
         if self.role_of(Some(&certificate), None).is_none() {
             // It may have been made a moment ago.
-            let _ = tokio::time::timeout(SERVED, self.refresh()).await;
+            self.refresh_within(SERVED).await;
         }
         match self.role_of(Some(&certificate), None) {
             Some(Role::Client | Role::Operator) => Ok(certificate),
@@ -318,7 +318,7 @@ impl Node {
         loop {
             // What was attached a moment ago is known to whoever asks for it, if the configuration answers.
             let left = SERVED.saturating_sub(begun.elapsed()).max(LEAST_READ);
-            let _ = tokio::time::timeout(left, self.refresh()).await;
+            self.refresh_within(left).await;
             let (id, volume, record, owner) = {
                 let state = self.state();
                 let Some((id, volume)) = state.catalog.volume(name) else { return Ok(Err(unknown())) };

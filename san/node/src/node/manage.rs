@@ -23,7 +23,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loadline_base::figures;
 use loadline_san_core::placement::NoPlace;
@@ -34,7 +34,6 @@ use thiserror::Error;
 
 use super::Node;
 use crate::config::ConfigError;
-use crate::config::catalog::Catalog;
 
 pub use change::Resize;
 pub use create::MadeVolume;
@@ -137,30 +136,6 @@ impl ManageError {
 }
 
 impl Node {
-    /// The configuration is read now, rather than soon. A task that comes while others read it waits for them, and then once more at
-    /// most: however many ask, it is read one at a time.
-    pub(in crate::node) async fn refresh(&self) -> Result<(), ConfigError> {
-        let came = Instant::now();
-        let mut last = self.0.reading.lock().await;
-        if last.is_some_and(|begun| begun >= came) {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let known = self.state().catalog.revision;
-        let news = self.config().call(move |store| match store.revision()? {
-            same if same == known => Ok((same, None)),
-            other => Ok((other, Some(Catalog::read(store)?))),
-        });
-        let (revision, catalog) = news.await?;
-        self.state().store.learn_fault(None);
-        self.state().store.goes_on(known, revision)?;
-        if let Some(catalog) = catalog {
-            self.learn(catalog)?;
-        }
-        *last = Some(begun);
-        Ok(())
-    }
-
     /// Which nodes answer.
     pub(super) async fn alive(&self) -> BTreeMap<u32, bool> {
         let nodes = self.state().catalog.nodes.clone();

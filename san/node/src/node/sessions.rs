@@ -42,6 +42,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 pub(super) const PING_LIMIT: Duration = Duration::from_secs(3);
 /// How long a session may take to be opened.
 const OPENS: Duration = Duration::from_secs(1);
+/// How long a session that is opened waits for the configuration: it must be opened within [`OPENS`].
+const LIFE_READ: Duration = Duration::from_millis(300);
 /// The time between an attempt to reach a node that failed and the next one.
 const RETRY_AFTER: Duration = Duration::from_millis(300);
 /// A session without connections is closed after so many pings.
@@ -237,10 +239,10 @@ impl Node {
     }
 
     /// Fails if the process that opens a session does not run as its node, as the configuration has it. What is wrong, for people. While the
-    /// configuration store does not answer, a process is believed that has begun since: volumes are to be served then, too.
+    /// configuration store does not answer in time, a process is believed that has begun since: volumes are to be served then, too.
     pub(super) async fn check_life(&self, id: SessionId) -> Result<(), String> {
         let life = || self.state().catalog.nodes.get(&id.node.0).map_or(0, |(node, _)| node.incarnation);
-        if life() < id.incarnation.0 && self.refresh().await.is_err() {
+        if life() < id.incarnation.0 && !self.refresh_within(LIFE_READ).await {
             return Ok(());
         }
         match life().cmp(&id.incarnation.0) {

@@ -22,6 +22,9 @@ use crate::event_loop::command::{LoopCommand, NewClient};
 /// How long a virtual machine waits until its volume is served.
 const SERVED: Duration = Duration::from_secs(8);
 
+/// How long one read of the configuration is waited for meanwhile.
+const READ: Duration = Duration::from_secs(2);
+
 /// A volume's socket. It is closed, and removed, by dropping this.
 #[derive(Debug)]
 pub(super) struct VolumeSocket {
@@ -116,7 +119,7 @@ impl Node {
         let mut asked = None;
         loop {
             // It may have been detached, or have grown.
-            let _ = self.refresh().await;
+            self.refresh_within(READ).await;
             let (wanted, served, owned) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&id);

@@ -26,6 +26,8 @@ use crate::strangers;
 
 /// A connection that has not said what it is for by then is disconnected.
 const SAYS: Duration = Duration::from_secs(10);
+/// How long a forwarded client waits for the configuration, of the time within which it is let in.
+const READ: Duration = Duration::from_secs(2);
 /// Connections of nodes that have proved who they are, and have not said what they are for, or are for sessions or forwarded clients
 /// that are not let in yet. More are disconnected.
 pub(super) const MOST_OF_NODES: usize = 2048;
@@ -213,7 +215,8 @@ impl Node {
             ));
         };
         while begun.elapsed() < TAKES {
-            self.refresh().await.map_err(|error| error.to_string())?;
+            // If the store does not answer, what is known is used: the loop compares the fence.
+            self.refresh_within(READ).await;
             let (mine, here, through) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&forward.volume);
