@@ -2,6 +2,7 @@
 
 mod nodes;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nodes::Cluster;
@@ -15,6 +16,13 @@ fn refusals(cluster: &Cluster, node: u8) -> f64 {
     let page = cluster.http(node, "/metrics");
     let of = |line: &str| line.strip_prefix("loadline_clock_refusals_total ").map(str::to_owned);
     page.lines().find_map(of).expect("it is counted").parse().expect("a number")
+}
+
+/// How many certificates the configuration names for a node.
+fn certificates(cluster: &Cluster, node: u32) -> usize {
+    let store = Path::new(&cluster.file()).into();
+    let catalog = loadline_san_node::cluster::read(&store).expect("it is there");
+    catalog.nodes[&node].0.certificates.len()
 }
 
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
@@ -37,6 +45,14 @@ fn hosts_whose_clocks_disagree_say_so_once_and_find_each_other_again() {
         let fault = format!(r#"{{"fault": "clock_off", "seconds": {seconds}}}"#);
         let (status, answer) = cluster.request(2, "POST", "/v1/test-faults", &fault);
         assert_eq!(status, 200, "{answer}");
+        if seconds > 0 {
+            // Node 2 renews its certificate. Node 1 does not accept it, so the one before stays named, by which connections were proved.
+            wait("it is renewed", || cluster.log(2).contains("the certificate of this node is renewed"));
+            wait("it is not accepted", || refusals(&cluster, 2) >= 1.0);
+            let named = certificates(&cluster, 2);
+            assert!(named > 1, "{named}: {}", cluster.log(2));
+            cluster.wait_until("d", "healthy", Duration::from_secs(1));
+        }
         // Connections that there are stay: all are made anew.
         cluster.kill(1);
         cluster.start_node(1);
@@ -51,6 +67,7 @@ fn hosts_whose_clocks_disagree_say_so_once_and_find_each_other_again() {
         let (status, answer) = cluster.request(2, "DELETE", "/v1/test-faults", "");
         assert_eq!(status, 200, "{answer}");
         cluster.wait_until("d", "healthy", LIMIT);
+        wait("one certificate is named", || certificates(&cluster, 2) == 1);
         let mut client = Nbd::connect(cluster.addresses()[1], "d").expect("node 2 forwards");
         client.write(1, 1).expect("it is written");
     }

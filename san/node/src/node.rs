@@ -20,6 +20,7 @@
 //! | `sessions` | what is between a node that forwards and an owner |
 //! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
+//! | `probe` | whether other nodes accept the certificate of this one |
 //! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
@@ -41,6 +42,7 @@ mod listeners;
 pub mod manage;
 mod moving;
 mod news;
+mod probe;
 pub(crate) mod reach;
 mod reading;
 mod reconcile;

@@ -30,6 +30,11 @@ impl Refused {
     pub(crate) fn new(why: impl Into<String>) -> Refused {
         Refused { why: why.into(), of_clocks: false }
     }
+
+    /// Whether the clocks of the two hosts disagree.
+    pub(super) fn is_of_clocks(&self) -> bool {
+        self.of_clocks
+    }
 }
 
 impl From<HandshakeError> for Refused {

@@ -105,7 +105,11 @@ impl Node {
     }
 
     /// Does the handshake of a connection that was made to a node.
-    async fn protect(&self, stream: TcpStream, node: u32) -> Result<(Link, Option<String>), Refused> {
+    pub(super) async fn protect(
+        &self,
+        stream: TcpStream,
+        node: u32,
+    ) -> Result<(Link, Option<String>), Refused> {
         let Some(trust) = self.trust() else {
             stream.set_nodelay(true)?;
             return Ok((Link::Open(stream), None));

@@ -1,7 +1,8 @@
 //! This node's identity: read when it starts, and renewed before it expires, while connections continue.
 //!
-//! A new certificate is named in the configuration beside the old one, then it is written to the node's folder and used. A while later
-//! the configuration names it alone: connections that were proved by the old one end then, and are made again at once.
+//! A new certificate is named in the configuration beside the old one, then it is written to the node's folder and used. Once each other
+//! node that answers accepts it, the configuration names it alone: connections that were proved by the old one end then, and are made again
+//! at once. A certificate that other nodes do not accept, because of a clock, ends no connection.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -18,8 +19,10 @@ use crate::identity::{IdentityError, OpenToOthers, fingerprint, now};
 
 /// How often the node checks whether its certificate must be renewed.
 const LOOKS: Duration = Duration::from_secs(60);
-/// How long an old certificate is named beside the new one. Nodes that have not read the new one by then refuse it until they have.
+/// How long an old certificate is named beside the new one at least.
 const BESIDE: Duration = Duration::from_secs(5);
+/// Certificates that the configuration names for a node at most.
+const MOST_NAMED: usize = 8;
 
 /// The identity of this node, and what follows from it.
 #[derive(Debug)]
@@ -83,14 +86,19 @@ impl Security {
         Ok(())
     }
 
-    /// Whether the certificate is to be renewed: a third of its life is left, or it was made while this host's clock was ahead, and is not
-    /// valid yet. `others`: when processes of other nodes have started, in seconds since 1970. If that is ahead of this host's clock, then
-    /// the clock is behind, and the certificate may well be valid.
-    fn is_old(&self, others: impl Iterator<Item = u64>) -> bool {
-        let now = now();
-        let left = self.held().identity.own.expires.saturating_sub(now);
-        let is_behind = others.max().is_some_and(|other| other > now + BEFORE);
-        left < self.cluster.certificate_s / 3 || left > self.cluster.certificate_s + BEFORE && !is_behind
+    /// For how long the certificate is valid, by this host's clock, in seconds.
+    fn left(&self) -> u64 {
+        self.held().identity.own.expires.saturating_sub(now())
+    }
+
+    /// Whether a third of the certificate's life is left, or less.
+    fn is_old(&self) -> bool {
+        self.left() < self.cluster.certificate_s / 3
+    }
+
+    /// Whether the certificate is not valid yet, by this host's clock: this clock is behind, or was ahead when the certificate was made.
+    fn is_early(&self) -> bool {
+        self.left() > self.cluster.certificate_s + BEFORE
     }
 
     fn own(&self) -> String {
@@ -122,6 +130,18 @@ pub(crate) fn subject(id: u32, node: &catalog::Node, names: &[String]) -> Subjec
     Subject::Node { id, addresses, names }
 }
 
+/// The certificates that the configuration names once a new one is used, too. All that it names stay: connections may have been proved by
+/// any of them. Of too many the first stays, by which they were proved, and the newest.
+fn with_new(named: &[String], old: &str, new: &str) -> Vec<String> {
+    let mut all = named.to_vec();
+    all.retain(|of| of != old && of != new);
+    all.extend([old.to_owned(), new.to_owned()]);
+    while all.len() > MOST_NAMED {
+        all.remove(1);
+    }
+    all
+}
+
 impl Node {
     /// What this node accepts, and how it connects; `None` if connections are not protected.
     pub(crate) fn trust(&self) -> Option<Arc<Trust>> {
@@ -135,24 +155,28 @@ impl Node {
         let node = node.ok_or_else(|| NodeError::Removed(self.name().into()))?;
         let new = security.issue(self.id(), &node, self.api_names())?;
         let (old, proof) = (security.own(), fingerprint(&new.certificate));
-        self.name_certificates(vec![old, proof]).await?;
+        self.name_certificates(move |named| with_new(named, &old, &proof)).await?;
         security.take(new)?;
         tracing::info!("the certificate of this node is renewed");
         self.0.renewed.notify_one();
         Ok(())
     }
 
-    /// Has the configuration name these certificates for this node, and no others.
-    async fn name_certificates(&self, certificates: Vec<String>) -> Result<(), ConfigError> {
+    /// Has the configuration name for this node what `which` makes of the certificates that it names.
+    async fn name_certificates(
+        &self,
+        which: impl Fn(&[String]) -> Vec<String> + Send + 'static,
+    ) -> Result<(), ConfigError> {
         let id = self.id();
         let named = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
                 let Some((node, version)) = catalog.nodes.get(&id) else { return Ok(()) };
+                let certificates = which(&node.certificates);
                 if node.certificates == certificates {
                     return Ok(());
                 }
-                let next = catalog::Node { certificates: certificates.clone(), ..node.clone() };
+                let next = catalog::Node { certificates, ..node.clone() };
                 if store.commit(&[change(format!("node/{id}"), Some(*version), &next)])? {
                     return Ok(());
                 }
@@ -162,13 +186,6 @@ impl Node {
         named.await?;
         self.reconcile_soon();
         Ok(())
-    }
-
-    /// When processes of other nodes have started, in seconds since 1970, by the clocks of their hosts.
-    fn starts_of_others(&self) -> Vec<u64> {
-        let state = self.state();
-        let others = state.catalog.nodes.iter().filter(|(id, _)| **id != self.id());
-        others.map(|(_, (node, _))| node.incarnation / 1000).collect()
     }
 
     /// Removes invitations that have ended, by this host's clock: that of the host which would use one may be wrong.
@@ -195,14 +212,15 @@ impl Node {
             tracing::warn!(
                 "the configuration names an older certificate of this node, as one that was restored does; it is to name this one"
             );
-            if let Err(error) = self.name_certificates(vec![own.clone()]).await {
+            if let Err(error) = self.name_certificates(move |_| vec![own.clone()]).await {
                 tracing::warn!("the certificate of this node cannot be named in the configuration: {error}");
             }
         }
         loop {
-            if security.is_old(self.starts_of_others().into_iter())
-                && let Err(error) = self.renew_certificate().await
-            {
+            // A clock that is wrong must not have a node replace a certificate which others accept.
+            let is_needed = security.is_old()
+                || security.is_early() && self.ask_others_about_certificate().await.keep_all_away();
+            if is_needed && let Err(error) = self.renew_certificate().await {
                 tracing::warn!(
                     "the certificate of this node cannot be renewed now, which is tried again: {error}"
                 );
@@ -213,7 +231,11 @@ impl Node {
             let alone = vec![security.own()];
             let is_alone =
                 self.state().catalog.nodes.get(&self.id()).is_none_or(|(node, _)| node.certificates == alone);
-            if !is_alone && let Err(error) = self.name_certificates(alone).await {
+            // Connections that an old one has proved would end, and could not be made again.
+            if !is_alone
+                && self.ask_others_about_certificate().await.show_that_one_is_enough()
+                && let Err(error) = self.name_certificates(move |_| alone.clone()).await
+            {
                 tracing::warn!(
                     "an old certificate of this node is still named in the configuration: {error}"
                 );
@@ -221,6 +243,23 @@ impl Node {
             let renewed = self.0.renewed.notified();
             let looks = LOOKS.min(Duration::from_secs(security.cluster.certificate_s) / 10);
             let _ = tokio::time::timeout(looks, renewed).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_by_which_connections_were_proved_stays_named_however_often_others_follow() {
+        let mut named = vec!["0".to_owned()];
+        for number in 1..100 {
+            let (old, new) = ((number - 1).to_string(), number.to_string());
+            named = with_new(&named, &old, &new);
+            assert_eq!(named.last(), Some(&new));
+            assert!(named.contains(&old) && named.len() <= MOST_NAMED);
+            assert_eq!(named[0], "0");
         }
     }
 }
