@@ -24,14 +24,14 @@ pub(super) async fn refuse_strangers(
     let Caller::Remote { address, certificate, proofs } = caller else { return next.run(request).await };
     let now = Instant::now();
     let by_certificate = node.role_of(certificate.as_deref(), None);
-    // Others at the same address do not shut a node or an operator out.
-    if by_certificate.is_none() && node.state().refusals.are_many(address, now) {
+    let token = bearer(request.headers());
+    let role = by_certificate.or_else(|| node.role_of(None, token));
+    // Others at the same address, or in the same network of IPv6, do not shut a caller out that has an access.
+    if role.is_none() && node.state().refusals.are_many(address, now) {
         let seconds = EPISODE.as_secs();
         let message = format!("too many requests of {address} were refused: try again in {seconds} s");
         return refusal(StatusCode::TOO_MANY_REQUESTS, message);
     }
-    let token = bearer(request.headers());
-    let role = by_certificate.or_else(|| node.role_of(None, token));
     let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
     let (status, message) = match role {
         Some(role) if role >= needed => {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::unproved::Source;
 
-/// The most refused requests of one source within [`EPISODE`]. Further ones are refused without a check.
+/// The most refused requests of one source within [`EPISODE`]. Further ones without an access are refused, and neither logged nor
+/// counted.
 const MOST_REFUSED: u32 = 20;
 /// How long refusals of a source are remembered.
 pub(crate) const EPISODE: Duration = Duration::from_secs(10);
@@ -17,7 +18,7 @@ const MOST_SOURCES: usize = 1024;
 pub(crate) struct Refusals(BTreeMap<Source, (Instant, u32)>);
 
 impl Refusals {
-    /// Whether so many requests of a source were refused that the next is refused without a check.
+    /// Whether so many requests of a source were refused that the next one without an access is refused, and not logged.
     pub(crate) fn are_many(&mut self, from: impl Into<Source>, now: Instant) -> bool {
         self.0.retain(|_, (since, _)| now.duration_since(*since) < EPISODE);
         self.0.get(&from.into()).is_some_and(|(_, count)| *count >= MOST_REFUSED)
