@@ -159,7 +159,7 @@ pub async fn connect_with<T: AsyncRead + AsyncWrite + Unpin>(
     name: ServerName<'static>,
 ) -> Result<(Stream<T>, Proved), HandshakeError> {
     let connection = UnbufferedClientConnection::new(config, name).map_err(HandshakeError::Tls)?;
-    shake_hands(io, connection, Some((helpers, Precedence::Known))).await
+    shake_hands(io, connection, Some((helpers, Precedence::Own))).await
 }
 
 /// Does the handshake of the side that was connected to. There is no limit of time: the caller sets one.

@@ -72,7 +72,7 @@ async fn answer_protected(node: Node, listener: TcpListener, api: Router) -> Inf
         };
         let pools = node.unproved();
         let (pool, precedence) = match node.is_address_of_node(from.ip()) {
-            true => (&pools.api_of_nodes, Precedence::Known),
+            true => (&pools.api_of_nodes, Precedence::Node(from.ip().to_canonical())),
             false => (&pools.api, Precedence::Stranger),
         };
         let (entered, evicted) = pool.enter(from.ip().into());

@@ -6,15 +6,16 @@
 //!
 //! | kind | most | most of one source |
 //! | --- | --- | --- |
-//! | the port for nodes, from an address of a node of the cluster | 2048 | 2048 |
+//! | the port for nodes, from an address of a node of the cluster | 2048 | 1024 |
 //! | the port for nodes, from elsewhere | 256 | 32 |
-//! | the API, from an address of a node | 256 | 256 |
+//! | the API, from an address of a node | 256 | 128 |
 //! | the API, from elsewhere | 256 | 32 |
 //! | clients of volumes, by the network | 1024 | 512 |
 //! | clients of volumes, by a unix socket | 1024 | 1024 |
 //!
 //! Where the process may have few open files, it is a share of them instead. A source is an IPv4 address, or the network of 64 bits of an
-//! IPv6 address: whoever has one address of that has all.
+//! IPv6 address: whoever has one address of that has all. Whoever shares an address with a node
+//! is among its connections, so no node has all places.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -167,9 +168,9 @@ pub(crate) struct Unproved {
 impl Default for Unproved {
     fn default() -> Unproved {
         Unproved {
-            nodes: Pool::new(2048, 2048),
+            nodes: Pool::new(2048, 1024),
             strangers: Pool::new(256, 32),
-            api_of_nodes: Pool::new(256, 256),
+            api_of_nodes: Pool::new(256, 128),
             api: Pool::new(256, 32),
             clients: Pool::new(1024, 512),
             local: Pool::new(1024, 1024),
@@ -226,6 +227,16 @@ mod tests {
         let stay: Vec<bool> = held.iter_mut().map(|(_, evicted)| !is_evicted(evicted)).collect();
         assert!(stay[96..].iter().all(|stays| *stays) && !stay[..96].contains(&true), "the newest stay");
         assert!(!is_evicted(&mut others));
+    }
+
+    #[test]
+    fn whoever_shares_the_address_of_one_node_displaces_no_other_node() {
+        let unproved = Unproved::default();
+        for pool in [&unproved.nodes, &unproved.api_of_nodes] {
+            let (_other, mut others) = pool.enter(source("10.0.0.2"));
+            let _held: Vec<_> = (0..5000).map(|_| pool.enter(source("10.0.0.1"))).collect();
+            assert!(!is_evicted(&mut others));
+        }
     }
 
     #[test]

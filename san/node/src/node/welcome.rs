@@ -57,7 +57,7 @@ impl Node {
     pub(super) fn let_in_peer(self, stream: TcpStream, from: SocketAddr, room: &Arc<Semaphore>) {
         let pools = self.unproved();
         let (pool, precedence) = match self.is_address_of_node(from.ip()) {
-            true => (&pools.nodes, Precedence::Known),
+            true => (&pools.nodes, Precedence::Node(from.ip().to_canonical())),
             false => (&pools.strangers, Precedence::Stranger),
         };
         let (entered, evicted) = pool.enter(from.ip().into());
