@@ -22,8 +22,7 @@ use super::standing::{Rooms, Standing};
 use super::unproved::Source;
 use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
-use crate::config::catalog;
-use crate::config::catalog::VolumeState;
+use crate::config::catalog::{self, Catalog, VolumeState};
 use crate::event_loop::command::LoopCommand;
 use crate::event_loop::most_in_flight;
 use crate::identity::access::Role;
@@ -315,6 +314,11 @@ impl Node {
         };
         let begun = Instant::now();
         let (mut asked, mut admit) = (None, Some(admit));
+        // A client that needs no certificate, as far as is known, is not displaced while the store is slow or away.
+        let may_use = lets_in(&self.state().catalog, name, is_protected);
+        if let Some(admit) = admit.take_if(|_| may_use) {
+            admit()?;
+        }
         loop {
             // What was attached a moment ago is known to whoever asks for it, if the configuration answers.
             let left = SERVED.saturating_sub(begun.elapsed()).max(LEAST_READ);
@@ -393,6 +397,17 @@ impl Node {
     }
 }
 
+/// Whether a client may use the volume of this name: one that is protected by TLS with a certificate or came by a unix socket, or one that
+/// is not.
+fn lets_in(catalog: &Catalog, name: &str, is_protected: bool) -> bool {
+    catalog.volume(name).is_some_and(|(id, volume)| {
+        volume.state == VolumeState::Ready
+            && volume.attached.is_some()
+            && (is_protected || !volume.requires_tls)
+            && catalog.records.contains_key(&id)
+    })
+}
+
 /// The address of a client; that of no host, if it came by a unix socket.
 fn address_of(from: &str) -> IpAddr {
     from.parse::<SocketAddr>().map_or(IpAddr::from([0, 0, 0, 0]), |from| from.ip())
@@ -404,4 +419,30 @@ fn export_of(volume: &catalog::Volume) -> Export {
     // A power of two, as clients expect it.
     let most = most_in_flight(volume.log_bytes).ilog2();
     Export { description, bytes: volume.blocks * BLOCK, most: (BLOCK as u32) << most }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Stored;
+
+    #[test]
+    fn a_client_is_let_in_by_what_is_known_only_if_it_may_use_the_volume() {
+        let known = |attached: Option<u32>, requires_tls: bool, state: &str| {
+            let volume = serde_json::json!({
+                "name": "d", "copies": 1, "least": 1, "stripes": 1, "unit_blocks": 1, "group_blocks": 1, "blocks": 1, "lease_ms": 600,
+                "log_bytes": 1, "attached": attached, "requires_tls": requires_tls, "state": state,
+            });
+            let mut catalog = Catalog::default();
+            catalog.volumes.insert(1, (serde_json::from_value(volume).unwrap(), 1));
+            catalog.records.insert(1, Stored { value: Vec::new(), version: 1 });
+            catalog
+        };
+        assert!(lets_in(&known(Some(1), false, "ready"), "d", false));
+        assert!(lets_in(&known(Some(1), true, "ready"), "d", true));
+        assert!(!lets_in(&known(Some(1), true, "ready"), "d", false), "it has no certificate");
+        assert!(!lets_in(&known(None, false, "ready"), "d", false));
+        assert!(!lets_in(&known(Some(1), false, "deleting"), "d", false));
+        assert!(!lets_in(&known(Some(1), false, "ready"), "other", false));
+    }
 }
