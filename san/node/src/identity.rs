@@ -23,6 +23,7 @@ pub mod access;
 pub mod accesses;
 pub mod authority;
 pub mod files;
+mod issuer;
 pub mod token;
 pub mod trust;
 

@@ -55,11 +55,25 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether the clocks of the two hosts disagree on the validity of a certificate.
+    /// Whether the clocks of the two hosts disagree on the validity of a certificate: on that of the other side, as this side has found; or,
+    /// as the other side says, on that of this side.
     pub fn is_of_clocks(&self) -> bool {
-        use rustls::Error::{AlertReceived, InvalidCertificate};
+        use rustls::Error::AlertReceived;
         match self {
             HandshakeError::Tls(AlertReceived(alert)) => *alert == AlertDescription::CertificateExpired,
+            // The other side has looked at this side's certificate when the handshake was done here.
+            HandshakeError::Io(error) => {
+                let alert = error.get_ref().and_then(|inner| inner.downcast_ref());
+                matches!(alert, Some(RecordError::Alert(number)) if *number == CERTIFICATE_EXPIRED)
+            }
+            _ => self.is_of_this_clock(),
+        }
+    }
+
+    /// Whether the certificate of the other side is not valid by the clock of this host.
+    pub fn is_of_this_clock(&self) -> bool {
+        use rustls::Error::InvalidCertificate;
+        match self {
             HandshakeError::Tls(InvalidCertificate(why)) => matches!(
                 why,
                 CertificateError::Expired
@@ -67,11 +81,6 @@ impl HandshakeError {
                     | CertificateError::NotValidYet
                     | CertificateError::NotValidYetContext { .. }
             ),
-            // The other side has looked at this side's certificate when the handshake was done here.
-            HandshakeError::Io(error) => {
-                let alert = error.get_ref().and_then(|inner| inner.downcast_ref());
-                matches!(alert, Some(RecordError::Alert(number)) if *number == CERTIFICATE_EXPIRED)
-            }
             _ => false,
         }
     }

@@ -13,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::authority::{Issued, node_name};
 use super::files::Identity;
+use super::issuer::IssuerFirst;
 use super::{IdentityError, clock};
 use crate::config::catalog::Transport;
 
@@ -88,12 +89,11 @@ fn server(
     let builder = ServerConfig::builder_with_details(provider, clock())
         .with_protocol_versions(&[&TLS13])
         .map_err(made)?;
-    let builder = match certificates {
-        Certificates::Required => builder.with_client_cert_verifier(verifier.build().map_err(made)?),
-        Certificates::Optional => {
-            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build().map_err(made)?)
-        }
+    let verifier = match certificates {
+        Certificates::Required => verifier,
+        Certificates::Optional => verifier.allow_unauthenticated(),
     };
+    let builder = builder.with_client_cert_verifier(Arc::new(IssuerFirst(verifier.build().map_err(made)?)));
     let own = identity.own.clone();
     let mut config = builder.with_single_cert(vec![own.certificate], own.key).map_err(made)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::Node;
 use super::unproved::Source;
+use crate::strangers;
 
 /// A host that was not refused for so long is news again.
 const EPISODE: Duration = Duration::from_secs(600);
@@ -23,12 +24,14 @@ pub(crate) struct Refused {
     why: String,
     /// The clocks of the two hosts disagree.
     of_clocks: bool,
+    /// By the clock of this host, a certificate of the cluster is not valid: no stranger has one.
+    of_this_clock: bool,
 }
 
 impl Refused {
     /// For a reason that has nothing to do with clocks.
     pub(crate) fn new(why: impl Into<String>) -> Refused {
-        Refused { why: why.into(), of_clocks: false }
+        Refused { why: why.into(), of_clocks: false, of_this_clock: false }
     }
 
     /// Whether the clocks of the two hosts disagree.
@@ -39,7 +42,8 @@ impl Refused {
 
 impl From<HandshakeError> for Refused {
     fn from(error: HandshakeError) -> Refused {
-        Refused { why: error.to_string(), of_clocks: error.is_of_clocks() }
+        let (of_clocks, of_this_clock) = (error.is_of_clocks(), error.is_of_this_clock());
+        Refused { why: error.to_string(), of_clocks, of_this_clock }
     }
 }
 
@@ -71,12 +75,21 @@ impl ClockRefusals {
 }
 
 impl Node {
-    /// A connection from another host is refused: it is counted, and logged unless the same was said before.
+    /// A connection from another host is refused: it is counted, and logged unless the same was said before. That the other side refuses the
+    /// certificate of this node proves nothing of clocks: a stranger can say so.
     pub(crate) fn refuse(&self, to: &'static str, from: IpAddr, why: &Refused) {
-        let is_news = !why.of_clocks || self.state().clock_refusals.add(from.into(), Instant::now());
-        match is_news {
-            true => self.count_refused(to, from, &why.why),
-            false => self.state().refused_connections += 1,
+        if !why.of_this_clock {
+            return self.count_refused(to, from, &why.why);
+        }
+        let is_news = {
+            let mut state = self.state();
+            state.refused_connections += 1;
+            state.clock_refusals.add(from.into(), Instant::now())
+        };
+        if is_news {
+            // Apart from what strangers cause, which must not hide this.
+            let text = format!("a connection from {from} to {to} is refused: {}", why.why);
+            strangers::warn("clocks of hosts", "", &from, &text);
         }
     }
 
