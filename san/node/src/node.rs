@@ -38,7 +38,7 @@ mod forward;
 mod life;
 mod limits;
 mod links;
-mod listeners;
+pub(crate) mod listeners;
 pub mod manage;
 mod moving;
 mod news;

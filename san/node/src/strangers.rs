@@ -97,6 +97,14 @@ pub(crate) fn info(kind: &'static str, reason: &str, volume: Option<&str>, from:
     }
 }
 
+/// Logs that a client of a volume is disconnected: bounded, if the client is a stranger or has a part in the text.
+pub(crate) fn info_of_client(is_bounded: bool, reason: &str, volume: &str, from: &str, text: &str) {
+    match is_bounded {
+        true => info("sessions of clients", reason, Some(volume), from, text),
+        false => tracing::info!(volume, client = from, "{text}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +135,36 @@ mod tests {
         assert_eq!(shown("volume db", 20), "volume db");
         assert_eq!(shown("a\nb\x1b[2J\u{202e}x", 40), r"a\u{a}b\u{1b}[2J\u{202e}x");
         assert_eq!(shown(&"x".repeat(1 << 20), 5), "xxxxx...");
+    }
+
+    #[test]
+    fn lines_about_strangers_that_are_disconnected_are_bounded_and_those_about_others_are_not() {
+        #[derive(Clone, Default)]
+        struct Counts(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+        impl tracing::Subscriber for Counts {
+            fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+                true
+            }
+            fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+                tracing::span::Id::from_u64(1)
+            }
+            fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+            fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+            fn event(&self, _: &tracing::Event<'_>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            fn enter(&self, _: &tracing::span::Id) {}
+            fn exit(&self, _: &tracing::span::Id) {}
+        }
+        for (is_bounded, written) in [(true, MOST as usize), (false, 100)] {
+            let counts = Counts::default();
+            tracing::subscriber::with_default(counts.clone(), || {
+                for number in 0..100 {
+                    let from = format!("[2001:db8::{number:x}]:7");
+                    info_of_client(is_bounded, "a reason of this test", "d", &from, "it is disconnected");
+                }
+            });
+            assert_eq!(counts.0.load(std::sync::atomic::Ordering::Relaxed), written);
+        }
     }
 }

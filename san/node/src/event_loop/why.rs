@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::client::ClientOrigin;
 use super::command::NewClient;
+use crate::node::listeners::LOCAL;
 use crate::strangers;
 
 /// Connections of clients at most.
@@ -80,21 +81,18 @@ impl ClientOrigin {
     /// Logs that the connection ends, unless the client itself has ended it.
     pub(super) fn log_end(&self, why: &Why) {
         let ClientOrigin { from, name, .. } = self;
-        // What it has sent has a part in the reason.
-        if let Why::Ended(end) = why
-            && *end != SessionEnd::Closed
-        {
-            let text = format!("client {from} of volume {name} is disconnected: {why}");
-            strangers::info("sessions of clients", &why.to_string(), Some(name), from, &text);
-        } else if *why != Why::CLOSED {
-            tracing::info!(
-                volume = self.name,
-                client = self.from,
-                "client {} of volume {} is disconnected: {why}",
-                self.from,
-                self.name
-            );
+        if *why == Why::CLOSED {
+            return;
         }
+        // What it has sent has a part in the reason.
+        let is_bounded = self.is_stranger() || matches!(why, Why::Ended(_));
+        let text = format!("client {from} of volume {name} is disconnected: {why}");
+        strangers::info_of_client(is_bounded, &why.to_string(), name, from, &text);
+    }
+
+    /// Whether it has proved nothing: it came by the network, without a certificate. One that another node forwards counts as one.
+    fn is_stranger(&self) -> bool {
+        self.certificate.is_none() && self.from != LOCAL
     }
 }
 
@@ -103,5 +101,24 @@ pub(super) fn refuse(new: NewClient, why: &Why) {
     ClientOrigin::of(&new).log_end(why);
     if *why == Why::CLOSED {
         throw_away(&new.channel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_about_clients_that_have_proved_nothing_are_bounded() {
+        let of = |from: &str, certificate: Option<&str>| ClientOrigin {
+            from: from.into(),
+            name: "d".into(),
+            session: None,
+            certificate: certificate.map(str::to_owned),
+        };
+        assert!(
+            of("[2001:db8::1]:7", None).is_stranger() && of("10.0.0.1:7 through node-1", None).is_stranger()
+        );
+        assert!(!of("10.0.0.1:7", Some("ab")).is_stranger() && !of(LOCAL, None).is_stranger());
     }
 }

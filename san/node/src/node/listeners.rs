@@ -65,7 +65,7 @@ struct RequestedVolume {
 /// Where clients connect, for messages.
 const CLIENTS_PORT: &str = "the port for clients";
 /// Where clients are that come by a unix socket, for messages.
-pub(super) const LOCAL: &str = "at a unix socket";
+pub(crate) const LOCAL: &str = "at a unix socket";
 
 /// Binds the socket at which a node listens for other nodes.
 pub(super) async fn bind_peers(node: &catalog::Node) -> Result<TcpListener, NodeError> {
@@ -182,15 +182,13 @@ impl Node {
                 }
                 // This task carries its bytes, and keeps its place.
                 Place::At(route) => {
+                    let is_stranger = certificate.is_none() && from != LOCAL;
                     let of =
                         ForwardedClient { volume: id, fence, protocol, chosen, from: &from, certificate };
                     let why = self.forward(stream, &route, of).await;
                     if let Some(why) = why {
-                        tracing::info!(
-                            volume = name,
-                            client = from,
-                            "client {from} of volume {name} is disconnected: {why}"
-                        );
+                        let text = format!("client {from} of volume {name} is disconnected: {why}");
+                        strangers::info_of_client(is_stranger, &why, &name, &from, &text);
                     }
                 }
             }
