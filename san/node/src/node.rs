@@ -93,8 +93,7 @@ use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
-use unproved::Unproved;
-pub(crate) use unproved::{Entered, Evicted};
+pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
 
 pub(crate) use reconcile::random;

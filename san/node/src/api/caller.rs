@@ -46,6 +46,14 @@ impl Proofs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A request was let in by the certificate with this fingerprint: it is one of an access or of a node now, if it was none before.
+    pub(super) fn has_certificate(&self, certificate: &str) {
+        let mut proved = self.proved();
+        if proved.certificate.is_none() {
+            (proved.certificate, proved.entered) = (Some(certificate.to_owned()), None);
+        }
+    }
+
     /// A request was let in by a token with this SHA-256.
     pub(super) fn has_token(&self, token: String) {
         let mut proved = self.proved();
@@ -56,5 +64,20 @@ impl Proofs {
     pub(super) fn all(&self, holds: impl Fn(&str) -> bool) -> bool {
         let proved = self.proved();
         [&proved.certificate, &proved.token].into_iter().flatten().all(|proof| holds(proof))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Unproved;
+
+    #[test]
+    fn a_certificate_that_becomes_known_later_is_a_proof_and_the_connection_is_not_displaced() {
+        let proofs = Proofs::new(None, Unproved::default().api.enter(IpAddr::from([10, 0, 0, 1]).into()).0);
+        assert!(proofs.proved().entered.is_some() && proofs.all(|_| false), "nothing is proved");
+        proofs.has_certificate("ab");
+        assert!(proofs.proved().entered.is_none());
+        assert!(proofs.all(|proof| proof == "ab") && !proofs.all(|_| false), "it ends when that is revoked");
     }
 }

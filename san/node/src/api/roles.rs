@@ -35,8 +35,11 @@ pub(super) async fn refuse_strangers(
     let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
     let (status, message) = match role {
         Some(role) if role >= needed => {
-            if let Some(token) = token.filter(|_| by_certificate.is_none()) {
-                proofs.has_token(proof_of(token));
+            // What lets it in may not have been known when the connection was made.
+            match (by_certificate.and(certificate.as_deref()), token) {
+                (Some(certificate), _) => proofs.has_certificate(certificate),
+                (None, Some(token)) => proofs.has_token(proof_of(token)),
+                (None, None) => {}
             }
             return next.run(request).await;
         }
