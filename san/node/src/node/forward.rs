@@ -20,6 +20,7 @@ use super::{CONFIG_POLL, Node, sockets};
 use crate::event_loop::command::SessionId;
 use crate::event_loop::confirmed::{self, Confirmed};
 use crate::event_loop::peer_sender::Preamble;
+use crate::identity::hexadecimal;
 
 /// How long the owner may take to let a client in.
 pub(super) const TAKES: Duration = Duration::from_secs(4);
@@ -30,9 +31,11 @@ const READS: Duration = Duration::from_secs(1);
 const CHECKS: Duration = Duration::from_millis(200);
 const BUFFER: usize = 256 << 10;
 /// Why a client ends that was let in by a certificate which may not use volumes any more.
-const REVOKED: &str = "its access was revoked";
+pub(super) const REVOKED: &str = "its access was revoked";
 /// Bytes of a client's address, as text.
 const FROM: usize = 56;
+/// Bytes of the fingerprint of a certificate. All are zero if the client has none.
+const FINGERPRINT: usize = 32;
 
 /// What a forwarded connection begins with. What follows is what the client sends, as if it had chosen its volume at the owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,18 +50,21 @@ pub(super) struct Forward {
     pub(super) fence: u64,
     /// Where the client is, for messages.
     pub(super) from: String,
+    /// The fingerprint of the certificate by which the client was let in, if it has one: 64 hexadecimal digits. When its access is
+    /// revoked, the owner disconnects the client, also if the node that forwards it has not read that.
+    pub(super) certificate: Option<String>,
     /// What the client has negotiated, as its protocol writes it: at most [`Chosen::MOST`] bytes.
     pub(super) negotiated: Vec<u8>,
 }
 
 impl Forward {
-    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x03";
+    const MAGIC: [u8; 8] = *b"LLfwd\0\0\x04";
     /// The owner's answer: requests may follow.
     pub(super) const TAKEN: [u8; 8] = *b"LLtaken\x01";
     /// The owner's answer: it does not know the session, or has given it up.
     pub(super) const NO_SESSION: [u8; 8] = *b"LLnosess";
     /// Bytes that follow those of a [`Preamble`]. What was negotiated comes behind them.
-    pub(super) const MORE: usize = 24 + FROM;
+    pub(super) const MORE: usize = 24 + FROM + FINGERPRINT;
 
     fn encode(&self) -> Vec<u8> {
         let length =
@@ -75,6 +81,12 @@ impl Forward {
         more[16..24].copy_from_slice(&self.fence.to_le_bytes());
         let from = &self.from.as_bytes()[..self.from.len().min(FROM)];
         more[24..24 + from.len()].copy_from_slice(from);
+        let digits = self.certificate.as_deref().unwrap_or_default().as_bytes();
+        let pairs = digits.chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+        for (byte, pair) in more[24 + FROM..].iter_mut().zip(pairs) {
+            let byte_of = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+            *byte = byte_of.expect("a fingerprint has hexadecimal digits alone");
+        }
         bytes.extend_from_slice(&self.negotiated);
         bytes
     }
@@ -89,7 +101,9 @@ impl Forward {
         bytes: &[u8; Preamble::BYTES],
         more: &[u8; Forward::MORE],
     ) -> Option<(Forward, usize)> {
-        let from = more[24..].split(|byte| *byte == 0).next().unwrap_or_default();
+        let certificate = &more[24 + FROM..];
+        let certificate = certificate.iter().any(|byte| *byte != 0).then(|| hexadecimal(certificate));
+        let from = more[24..24 + FROM].split(|byte| *byte == 0).next().unwrap_or_default();
         // It goes into messages: nothing in it may look like more than one.
         let from = String::from_utf8_lossy(from).replace(char::is_control, "?");
         let length = usize::from(u16::from_le_bytes([bytes[34], bytes[35]]));
@@ -100,6 +114,7 @@ impl Forward {
             session: sessions::decode_id(&more[..16]),
             fence: u64::from_le_bytes(more[16..24].try_into().expect("eight bytes")),
             from,
+            certificate,
             negotiated: Vec::new(),
         };
         (length <= Chosen::MOST).then_some((forward, length))
@@ -213,6 +228,7 @@ impl Node {
             session: session.id,
             fence,
             from: from.into(),
+            certificate: certificate.clone(),
             negotiated: chosen.negotiated.clone(),
         };
         let taken = tokio::select! {
@@ -355,6 +371,7 @@ mod tests {
             session,
             fence: 9,
             from: "[fe80::1]:4711".into(),
+            certificate: Some("0fa1".repeat(16)),
             negotiated: vec![7; Chosen::MOST],
         };
         let decoded = |bytes: &[u8]| {
@@ -367,6 +384,8 @@ mod tests {
         };
         let mut bytes = forward.encode();
         assert_eq!(decoded(&bytes), Some(forward.clone()));
+        let plain = Forward { certificate: None, ..forward.clone() };
+        assert_eq!(decoded(&plain.encode()), Some(plain));
         let evil = Forward { from: "x\nloadline: all is well".repeat(9), ..forward };
         assert!(!decoded(&evil.encode()).unwrap().from.contains('\n'));
         bytes[34..36].copy_from_slice(&(Chosen::MOST as u16 + 1).to_le_bytes());

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admission::{Admission, ends};
 use super::connection::Link;
-use super::forward::{Forward, TAKES};
+use super::forward::{Forward, REVOKED, TAKES};
 use super::links::PeerIdentity;
 use super::{Entered, Evicted, Node, sessions, sockets};
 use crate::event_loop::command::LoopCommand;
@@ -216,7 +216,7 @@ impl Node {
         };
         while begun.elapsed() < TAKES {
             // If the store does not answer, what is known is used: the loop compares the fence.
-            self.refresh_within(READ).await;
+            let is_newest = self.refresh_within(READ).await;
             let (mine, here, through) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&forward.volume);
@@ -229,6 +229,14 @@ impl Node {
                 let through = through.map(|(node, _)| node.name.clone());
                 (mine, state.attached.contains(&forward.volume), through)
             };
+            // An access that was made a moment ago may not be known here while the store does not answer: the node that forwards the client
+            // knows it.
+            let is_known = |of: &String| self.accesses().may_use_volumes(of);
+            let certificate = forward.certificate.clone();
+            if is_newest && certificate.as_ref().is_some_and(|of| !is_known(of)) {
+                return Err(REVOKED.into());
+            }
+            let certificate = certificate.filter(is_known);
             let Some(through) = through else { return Err("this cluster has no such node".into()) };
             let Some((bytes, name)) = mine else {
                 return Err("this node does not own the volume, or the volume is not attached".into());
@@ -249,8 +257,6 @@ impl Node {
                 let (id, fence, session) = (forward.volume, forward.fence, Some(forward.session));
                 let from = format!("{} through {through}", forward.from);
                 let chosen = Chosen { negotiated: forward.negotiated, rest: Vec::new() };
-                // The node that forwards it cuts it off when its access is revoked.
-                let certificate = None;
                 let admission = Admission { id, name, bytes, fence, session, protocol, chosen, certificate };
                 // It may have been given up meanwhile. If it is from now on, the loop is told so after this.
                 if !self.state().sessions.is_open(forward.session) {
