@@ -7,7 +7,7 @@ use loadline_san_export::front_ends::{AnySession, Opening};
 use super::EventLoop;
 use super::client::{Client, ClientOrigin};
 use super::command::NewClient;
-use super::why::{MOST_CLIENTS, Why, refuse};
+use super::why::{Why, has_room, is_stranger, refuse};
 use crate::node::sockets::is_closed;
 
 impl EventLoop {
@@ -15,7 +15,6 @@ impl EventLoop {
     /// may still have something waiting there (rule T12). A client that chose the volume before an attach is disconnected.
     pub(super) fn new_client(&mut self, new: NewClient) {
         let id = new.volume;
-        let count = self.front_ends.len();
         let Some(host) = self.volumes.get_mut(id) else { return refuse(new, &Why::Deleted) };
         // It has moved since, or was detached.
         if !host.attached {
@@ -24,7 +23,11 @@ impl EventLoop {
         if host.is_old(&new) {
             return refuse(new, &Why::Old);
         }
-        if count + host.arriving.len() + host.announced.len() >= MOST_CLIENTS {
+        let (front_ends, waiting) = (&self.front_ends, || host.arriving.iter().chain(&host.announced));
+        let is_new_stranger = |new: &NewClient| is_stranger(new.certificate.as_deref(), &new.from);
+        let strangers =
+            || front_ends.strangers() + waiting().filter(|(other, _)| is_new_stranger(other)).count();
+        if !has_room(front_ends.len() + waiting().count(), strangers, is_new_stranger(&new)) {
             return refuse(new, &Why::TooMany);
         }
         host.arriving.push((new, self.now));

@@ -65,6 +65,11 @@ impl FrontEnds {
         self.clients.len()
     }
 
+    /// How many clients have proved nothing.
+    pub(super) fn strangers(&self) -> usize {
+        self.clients.values().filter(|client| client.origin.is_stranger()).count()
+    }
+
     pub(super) fn get(&self, key: u32) -> Option<&Client> {
         self.clients.get(&key)
     }

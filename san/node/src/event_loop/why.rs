@@ -12,6 +12,16 @@ use crate::strangers;
 /// Connections of clients at most.
 pub(super) const MOST_CLIENTS: usize = 4096;
 
+/// Of these, so many are for clients that have proved who they are, or came by a unix socket.
+const NOT_FOR_STRANGERS: usize = 1024;
+
+/// Whether there is room for another client beside so many, of which so many have proved nothing.
+pub(super) fn has_room(all: usize, strangers: impl FnOnce() -> usize, is_stranger: bool) -> bool {
+    let most_strangers = MOST_CLIENTS - NOT_FOR_STRANGERS;
+    let is_full = || is_stranger && all >= most_strangers && strangers() >= most_strangers;
+    all < MOST_CLIENTS && !is_full()
+}
+
 /// Why a client's connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Why {
@@ -90,10 +100,15 @@ impl ClientOrigin {
         strangers::info_of_client(is_bounded, &why.to_string(), name, from, &text);
     }
 
-    /// Whether it has proved nothing: it came by the network, without a certificate. One that another node forwards counts as one.
-    fn is_stranger(&self) -> bool {
-        self.certificate.is_none() && self.from != LOCAL
+    /// Whether the client has proved nothing: see [`is_stranger`].
+    pub(super) fn is_stranger(&self) -> bool {
+        is_stranger(self.certificate.as_deref(), &self.from)
     }
+}
+
+/// Whether a client has proved nothing: it came by the network without a certificate, to this node or to the one that forwards it.
+pub(super) fn is_stranger(certificate: Option<&str>, from: &str) -> bool {
+    certificate.is_none() && !from.starts_with(LOCAL)
 }
 
 /// Ends the connection of a client that was not let in.
@@ -120,5 +135,13 @@ mod tests {
             of("[2001:db8::1]:7", None).is_stranger() && of("10.0.0.1:7 through node-1", None).is_stranger()
         );
         assert!(!of("10.0.0.1:7", Some("ab")).is_stranger() && !of(LOCAL, None).is_stranger());
+        assert!(!of(&format!("{LOCAL} through node-1"), None).is_stranger());
+    }
+
+    #[test]
+    fn clients_that_have_proved_nothing_leave_room_for_others() {
+        assert!(has_room(3071, || 3071, true) && !has_room(3072, || 3072, true));
+        assert!(has_room(3072, || 3072, false) && has_room(4095, || 3000, true));
+        assert!(!has_room(4096, || 0, false));
     }
 }

@@ -120,7 +120,7 @@ impl Node {
                     let _ = sockets::watch_client(&stream);
                     let _ = stream.set_nodelay(true);
                     let (entered, evicted) = self.unproved().clients.enter(from.ip().into());
-                    let standing = Standing::new(entered, false, &rooms);
+                    let standing = Standing::new(entered, from.ip().into(), &rooms);
                     self.clone().let_in_client(stream, from.to_string(), protocol, standing, evicted);
                 }
                 Err(error) => self.not_accepted(&error).await,
@@ -133,7 +133,7 @@ impl Node {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let (entered, evicted) = self.unproved().local.enter(Source::Local);
-                    let standing = Standing::new(entered, true, &rooms);
+                    let standing = Standing::new(entered, Source::Local, &rooms);
                     self.clone().let_in_client(stream, LOCAL.into(), protocol, standing, evicted);
                 }
                 Err(error) => self.not_accepted(&error).await,
