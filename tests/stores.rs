@@ -54,6 +54,43 @@ fn count(text: &str, part: &str) -> usize {
     text.matches(part).count()
 }
 
+/// A backup that was made while a volume was being made has the volume as unfinished. It is put back after clients have written to the volume:
+/// the nodes take the volume back and keep its copies, so that it is served again with the newest configuration.
+#[test]
+fn a_backup_of_a_volume_that_is_being_made_removes_no_copy_that_was_used() {
+    let mut cluster = Cluster::start(3);
+    let wanted =
+        r#"{"names": ["disk"], "bytes": 16777216, "copies": 3, "log_bytes": 33554432, "attach": true}"#;
+    // A node that is stopped makes no copies, so the command waits.
+    cluster.signal(3, "STOP");
+    let _client = cluster.begin_request(1, "/v1/volume-batch", wanted);
+    let limit = Duration::from_secs(20);
+    wait_for(&cluster, &["volume", "list"], 0, "disk", limit);
+    back_up(&cluster, "older.db");
+    cluster.signal(3, "CONT");
+    cluster.wait_until("disk", "healthy", limit);
+    let journal = write(&cluster, 100);
+    (1..=3).for_each(|node| cluster.kill(node));
+    back_up(&cluster, "newer.db");
+    put_back(&cluster, "older.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+    let begun = Instant::now();
+    loop {
+        let (code, shown) = cluster.try_loadline(&["device", "list"]);
+        if code == 0 && count(&shown, "1 copy is not removed") == 3 {
+            break;
+        }
+        assert!(begun.elapsed() < limit, "all copies stay: {shown}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!cluster.loadline(&["volume", "list"]).contains("disk"));
+    (1..=3).for_each(|node| cluster.kill(node));
+    put_back(&cluster, "newer.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    journal.check(&cluster.addresses(), "disk");
+}
+
 /// An older configuration names a copy as in sync that has missed writes since. No copy serves before a person has decided, and one
 /// command decides it.
 #[test]

@@ -190,6 +190,22 @@ pub fn was_used(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result
     }
 }
 
+/// Whether a replica on this device was ever promised to an owner. Only then can it have data of clients: a replica accepts an entry only
+/// from the owner that it is promised to. Opening a replica does not change that. `false` if the replica is not there, or is incomplete.
+pub fn was_promised(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<bool, OpenError> {
+    let Some((start, bytes)) = log.log_of(replica) else { return Ok(false) };
+    match ReplicaMeta::load(disk, Places::new(start, bytes)) {
+        Ok((meta, _)) => {
+            let of = &meta.state;
+            let none =
+                of.promise.epoch == Epoch(0) && of.epoch == Epoch(0) && of.commit_point == Position::START;
+            Ok(of.replica == replica && !none)
+        }
+        Err(MetaError::Io(fault)) => Err(fault.into()),
+        Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
+    }
+}
+
 /// What is wrong with a replica that was opened. The replica is not used, unless a person continues with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Damage {

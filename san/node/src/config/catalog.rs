@@ -202,7 +202,7 @@ pub struct Replica {
     pub key: u64,
     /// What is being done with it.
     pub state: ReplicaState,
-    /// Why its node does not make it; or why it stays, if it is to leave.
+    /// Why its node does not make it; or why it stays, if it is to leave or to be removed.
     #[serde(default)]
     pub refused: Option<String>,
     /// Why it cannot be used, as its node has found.
@@ -214,6 +214,28 @@ pub struct Replica {
     /// It is to leave, for a device of this node.
     #[serde(default)]
     pub leave_to: Option<u32>,
+    /// It is removed only if it was never promised to an owner: what a command has left is taken back, and no command has ordered the removal
+    /// of data. In a configuration that was restored from an older copy, the command may have completed since, and clients have written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unless_used: bool,
+}
+
+impl Replica {
+    /// The replica of a volume that a command removes: its node removes it, whatever it has.
+    pub fn dropped(&self) -> Replica {
+        Replica { state: ReplicaState::Dropping, refused: None, unless_used: false, ..self.clone() }
+    }
+
+    /// The replica that an interrupted command has left: its node removes it if it was never promised to an owner. Otherwise it stays, and
+    /// `refused` has the reason.
+    pub fn taken_back(&self) -> Replica {
+        Replica { unless_used: true, ..self.dropped() }
+    }
+
+    /// Why the replica stays, although it is to be removed.
+    pub fn kept(&self) -> Option<&str> {
+        self.refused.as_deref().filter(|_| self.state == ReplicaState::Dropping && self.unless_used)
+    }
 }
 
 /// What is being done with a replica.

@@ -32,6 +32,7 @@ pub(super) fn new_replica(
         unusable: None,
         instead_of,
         leave_to: None,
+        unless_used: false,
     };
     change(format!("replica/{id}"), None, &replica)
 }

@@ -280,8 +280,7 @@ impl Node {
             }
             // Searches for another place, but not at once: it may be the same.
             self.state().waits.insert(old_id, Instant::now());
-            let gone = Replica { state: ReplicaState::Dropping, ..new.clone() };
-            let gone = change(format!("replica/{new_id}"), Some(new_version), &gone);
+            let gone = change(format!("replica/{new_id}"), Some(new_version), &new.dropped());
             self.config().call(move |store| store.commit(&[gone])).await?;
             self.reconcile_soon();
             return Ok(false);
@@ -385,7 +384,7 @@ impl Node {
         (old_id, old, version): (u64, &Replica, u64),
         (new_id, new, new_version): (u64, &Replica, u64),
     ) -> Result<(), ManageError> {
-        let gone = Replica { state: ReplicaState::Dropping, refused: None, ..old.clone() };
+        let gone = old.dropped();
         let next = Replica { instead_of: None, ..new.clone() };
         let changes = [
             change(format!("replica/{old_id}"), Some(version), &gone),
@@ -409,7 +408,9 @@ impl Node {
                 let state = self.state();
                 state.broken.contains_key(&device_id) || state.unopened.contains_key(id)
             };
-            let gone = here.iter().all(|(id, (r, _))| r.state == ReplicaState::Dropping && cannot(id));
+            let gone = here
+                .iter()
+                .all(|(id, (r, _))| r.state == ReplicaState::Dropping && (cannot(id) || r.kept().is_some()));
             if !gone {
                 continue;
             }

@@ -12,7 +12,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_protocol::record;
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{NewReplica, create, key_of, was_used};
+use loadline_san_store::open::{NewReplica, create, key_of, was_promised, was_used};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 
@@ -31,6 +31,10 @@ const RECONCILED: Duration = Duration::from_secs(10);
 const DEVICES: Duration = Duration::from_secs(5);
 /// How long after a replica could not be opened it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Why a copy is not removed that an interrupted command has left.
+const USED: &str = "an interrupted command has left it according to the configuration, but it was used, so an older configuration was put back. \
+                    Put the newest configuration back while no node runs: then the volume is served again. If that configuration is \
+                    lost, 'loadline device replace' moves all other copies away and leaves the device as it is";
 /// How long a device that a dead process had is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -233,9 +237,10 @@ impl Node {
                         (ReplicaState::Ready, Some(volume)) => {
                             this.open_replica(replica_id, &replica, &volume)
                         }
+                        (ReplicaState::Dropping, _) => this.drop_replica(replica_id, &replica, version).await,
                         // Of a volume that was deleted while it got this one.
-                        (ReplicaState::Wanted | ReplicaState::Ready, None) | (ReplicaState::Dropping, _) => {
-                            this.drop_replica(replica_id, &replica, version).await
+                        (ReplicaState::Wanted | ReplicaState::Ready, None) => {
+                            this.drop_replica(replica_id, &replica.taken_back(), version).await
                         }
                     };
                 }
@@ -403,7 +408,12 @@ impl Node {
         }
     }
 
+    /// Removes a replica from its device and from the configuration. One that was promised to an owner stays on its device if it is to be
+    /// removed [`unless_used`](Replica::unless_used); the configuration gets the reason. Returns whether nothing is left to do.
     async fn drop_replica(&self, id: u64, replica: &Replica, version: u64) -> bool {
+        if replica.kept().is_some() {
+            return true;
+        }
         // Its chunks are others' as soon as it is forgotten: its store must be gone.
         let is_open = self.state().replicas.contains(&id);
         if is_open && !self.close_replica(replica.volume, id).await {
@@ -416,20 +426,23 @@ impl Node {
             state.opened.remove(&id);
         }
         let Some((mut devices, space)) = self.device(replica.device) else { return false };
-        let key = replica.key;
+        let (key, unless_used) = (replica.key, replica.unless_used);
         let forgotten = tokio::task::spawn_blocking(move || {
             let mut space = space.lock().expect("no thread panics with it");
-            // One that only has its id is another replica.
-            // What it has cannot be read, perhaps; it is not wanted.
-            match is_another(&mut devices, &space, ReplicaId(id), key).unwrap_or(false) {
-                true => Ok(()),
-                false => space.forget(&mut devices, Area::Log, ReplicaId(id)).map_err(|why| why.to_string()),
-            }
+            forget(&mut devices, &mut space, ReplicaId(id), key, unless_used)
         });
         match forgotten.await.unwrap_or_else(|_| Err("it could not be removed".into())) {
-            Ok(()) => {
+            Ok(None) => {
                 let gone = Change { key: format!("replica/{id}"), expected: Some(version), value: None };
                 self.commit(vec![gone]).await.unwrap_or(false)
+            }
+            Ok(Some(why)) => {
+                let (device, name) = (replica.device, self.name_replica(id));
+                tracing::error!(replica = id, device, "{name} on device {device} is not removed: {why}");
+                let kept = Replica { refused: Some(why), ..replica.clone() };
+                self.commit(vec![change(format!("replica/{id}"), Some(version), &kept)])
+                    .await
+                    .unwrap_or(false)
             }
             Err(why) => {
                 self.complain(id, &format!("the replica cannot be removed: {why}"));
@@ -484,6 +497,30 @@ fn is_another(devices: &mut Devices, space: &Space, id: ReplicaId, key: u64) -> 
     }
     let there = key_of(devices, space, id).map_err(|why| why.to_string())?;
     Ok(there.is_some_and(|there| there != key))
+}
+
+/// Removes the replica with this id and key from a device, if it is there. Returns why it stays: with `unless_used`, one that may have data
+/// of clients does.
+fn forget(
+    devices: &mut Devices,
+    space: &mut Space,
+    id: ReplicaId,
+    key: u64,
+    unless_used: bool,
+) -> Result<Option<String>, String> {
+    // One that only has its id is another replica. What it has cannot be read, perhaps: if it is not wanted, that does not matter.
+    if is_another(devices, space, id, key).unwrap_or(false) {
+        return Ok(None);
+    }
+    if unless_used {
+        match was_promised(devices, space, id) {
+            Ok(false) => {}
+            Ok(true) => return Ok(Some(USED.into())),
+            Err(why) => return Ok(Some(format!("it cannot be read whether the copy has data: {why}"))),
+        }
+    }
+    space.forget(devices, Area::Log, id).map_err(|why| why.to_string())?;
+    Ok(None)
 }
 
 /// Extents that a volume has in the group of one of its replicas. The device was added with extents of

@@ -1,9 +1,10 @@
 //! Takes back what interrupted commands have left: volumes that were not made, and volumes that were not removed.
 //!
 //! A command that makes a volume writes a [`Plan`](crate::config::catalog::Plan) with its node. If the command does not run there any more,
-//! that node takes the volume back. If the node does not answer, another one does. Taking back is safe at any time: it is one
-//! commit that expects the volume to be as it was read, without a record, so either the volume was made or it is taken back, and clients
-//! have written nothing to a volume without a record.
+//! that node takes the volume back. If the node does not answer, another one does. Taking back is one commit that expects the volume to
+//! be as it was read, without a record, so either the volume was made or it is taken back. Clients have written nothing to a volume without a
+//! record, unless the configuration was restored from an older copy. So a node removes the replicas of such a volume only if they were never
+//! promised to an owner ([`Replica::unless_used`](crate::config::catalog::Replica::unless_used)).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -138,8 +138,7 @@ fn left(catalog: &Catalog, id: u64) -> Option<Vec<Change>> {
         replica.volume == id && replica.group >= groups && replica.state != ReplicaState::Dropping
     };
     let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
-        let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
-        change(format!("replica/{id}"), Some(*version), &dropping)
+        change(format!("replica/{id}"), Some(*version), &replica.taken_back())
     };
     let replicas: Vec<Change> = catalog.replicas.iter().filter(beyond).map(drops).collect();
     let plan = catalog.plans.get(&id);

@@ -140,7 +140,7 @@ pub struct DeviceView {
     pub draining: bool,
     /// See there.
     pub replaced_by: Option<u32>,
-    /// Why its node does not use it, if it does not.
+    /// Why its node does not use it, if it does not; or why copies stay there that were to be removed.
     pub fault: Option<String>,
 }
 
@@ -198,6 +198,17 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// How long a status waits for a store that has not answered for longer.
 const LEAST_PATIENCE: Duration = Duration::from_millis(300);
 
+/// Why copies stay on a device that were to be removed, since they may have data that is not to be lost. `None` if there are none.
+fn kept(catalog: &Catalog, device: u32) -> Option<String> {
+    let mut kept = catalog.replicas.values().filter(|(replica, _)| replica.device == device);
+    let (count, why) = (
+        kept.clone().filter(|(replica, _)| replica.kept().is_some()).count(),
+        kept.find_map(|(of, _)| of.kept())?,
+    );
+    let copies = if count == 1 { "1 copy is".to_owned() } else { format!("{count} copies are") };
+    Some(format!("{copies} not removed: {why}"))
+}
+
 impl Node {
     /// How everything is: what all nodes report of themselves just now.
     pub async fn status(&self) -> Result<StatusView, ManageError> {
@@ -235,7 +246,9 @@ impl Node {
             draining: device.draining,
             replaced_by: device.replaced_by,
             fault: match reports.get(&device.node) {
-                Some(Ok(_)) => reported.get(id).and_then(|device| device.fault.clone()),
+                Some(Ok(_)) => {
+                    reported.get(id).and_then(|device| device.fault.clone()).or_else(|| kept(&catalog, *id))
+                }
                 _ => Some("its node does not report".into()),
             },
         });
@@ -346,7 +359,10 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                         Some(why) => format!("not used: {why}"),
                         None => "being made".into(),
                     },
-                    (ReplicaState::Dropping, _) => "being removed".into(),
+                    (ReplicaState::Dropping, _) => match replica.kept() {
+                        Some(why) => format!("not removed: {why}"),
+                        None => "being removed".into(),
+                    },
                     (ReplicaState::Ready, _) if unusable.is_some() => {
                         unusable.map_or("not used", Unusable::state).into()
                     }

@@ -353,7 +353,8 @@ pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {
 /// A volume, its name and its record go at once; its replicas when their nodes have removed them. Not one that is attached.
 pub(in crate::node) struct RemoveVolume {
     id: u64,
-    may: fn(VolumeState) -> bool,
+    /// Only if no command will complete it.
+    unfinished: bool,
     shrink: Option<Shrink>,
     tries: usize,
 }
@@ -361,12 +362,13 @@ pub(in crate::node) struct RemoveVolume {
 impl RemoveVolume {
     /// Removes a volume, also one that has data.
     pub(super) fn any(id: u64) -> RemoveVolume {
-        RemoveVolume { id, may: |_| true, shrink: None, tries: 0 }
+        RemoveVolume { id, unfinished: false, shrink: None, tries: 0 }
     }
 
-    /// Removes a volume only if it has no record yet, or was being removed before. One that is ready stays.
+    /// Removes a volume only if it has no record yet, or was being removed before. One that is ready stays. Replicas of one that has no record
+    /// are removed only if they were never used.
     pub(in crate::node) fn unfinished(id: u64) -> RemoveVolume {
-        RemoveVolume { may: |state| state != VolumeState::Ready, ..RemoveVolume::any(id) }
+        RemoveVolume { unfinished: true, ..RemoveVolume::any(id) }
     }
 
     /// Makes the next step. The result is whether the volume is not there any more.
@@ -374,10 +376,12 @@ impl RemoveVolume {
         if self.shrink.is_none() {
             let catalog = Catalog::read(store)?;
             let Some((volume, version)) = catalog.volumes.get(&self.id) else { return Ok(Step::Done(true)) };
-            if volume.attached.is_some() || !(self.may)(volume.state) {
+            if volume.attached.is_some() || self.unfinished && volume.state == VolumeState::Ready {
                 return Ok(Step::Done(false));
             }
-            self.shrink = Some(removal(store, &catalog, self.id, volume, *version)?);
+            // A volume with a record that is being removed is one that a person removes.
+            let takes_back = self.unfinished && !catalog.records.contains_key(&self.id);
+            self.shrink = Some(removal(store, &catalog, self.id, volume, *version, takes_back)?);
         }
         let Some(shrink) = &mut self.shrink else { return Ok(Step::More) };
         match shrink.step(store)? {
@@ -392,13 +396,14 @@ impl RemoveVolume {
     }
 }
 
-/// The changes that remove a volume.
+/// The changes that remove a volume. No person has ordered that if an interrupted command is taken back, so no replica with data is removed then.
 fn removal(
     store: &mut dyn ConfigStore,
     catalog: &Catalog,
     id: u64,
     volume: &Volume,
     version: u64,
+    takes_back: bool,
 ) -> Result<Shrink, ConfigError> {
     let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
     let (key, name) = (format!("volume/{id}"), format!("name/{}", volume.name));
@@ -417,7 +422,7 @@ fn removal(
         replica.volume == id && replica.state != ReplicaState::Dropping
     };
     let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
-        let dropping = Replica { state: ReplicaState::Dropping, ..replica.clone() };
+        let dropping = if takes_back { replica.taken_back() } else { replica.dropped() };
         change(format!("replica/{id}"), Some(*version), &dropping)
     };
     let replicas = catalog.replicas.iter().filter(here).map(drops).collect();

@@ -76,6 +76,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             refused: None,
             instead_of: None,
             leave_to: None,
+            unless_used: false,
             unusable: None,
         };
         catalog.replicas.insert(id, (replica, 1));

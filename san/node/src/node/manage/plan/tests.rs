@@ -196,3 +196,28 @@ fn a_deletion_that_was_interrupted_is_completed() {
     assert!(catalog.replicas.values().all(|(replica, _)| replica.state == ReplicaState::Dropping));
     assert_eq!(store.list("name/").unwrap().1, []);
 }
+
+#[test]
+fn what_is_taken_back_is_removed_only_if_unused_and_what_a_person_deletes_in_any_case() {
+    for (has_record, deletes, unless_used) in
+        [(false, false, true), (false, true, false), (true, true, false)]
+    {
+        let mut store = cluster(1 << 40);
+        let all = UnderWay::default();
+        let of = checked("x", GIB, 1);
+        let (mut plan, _running) = creation(&all, of.clone(), 1);
+        let planned = complete(&mut store, &mut plan).unwrap();
+        let id = planned[0].id;
+        if has_record {
+            let mut records = MakeRecords::new(planned, of.layout, false);
+            assert!(steps::all(&mut store, |store| records.step(store)).unwrap().is_empty());
+        }
+        let mut remove = if deletes { RemoveVolume::any(id) } else { RemoveVolume::unfinished(id) };
+        assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
+        let catalog = Catalog::read(&mut store).unwrap();
+        assert_eq!(catalog.replicas.len(), 3);
+        for (replica, _) in catalog.replicas.values() {
+            assert_eq!((replica.state, replica.unless_used), (ReplicaState::Dropping, unless_used));
+        }
+    }
+}
