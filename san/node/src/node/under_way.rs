@@ -69,6 +69,22 @@ impl Claim {
         }
         !other
     }
+
+    /// Names a new volume that the command is about to make. Another command that has the same id has lost its commit, since ids are never used
+    /// again: so the last command has it.
+    pub(super) fn add_new(&self, volume: u64) {
+        let mut list = self.of.list();
+        list.retain(|_, token| token.strong_count() > 0);
+        list.insert(volume, self.token.clone());
+    }
+
+    /// The command will not make this volume: its commit was lost. Another command that has named the volume keeps it.
+    pub(super) fn give_up(&self, volume: u64) {
+        let mut list = self.of.list();
+        if list.get(&volume).is_some_and(|token| token.ptr_eq(&self.token)) {
+            list.remove(&volume);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -148,6 +148,7 @@ impl PlanVolumes {
                 Ok(Step::Done(Err(deleted_meanwhile(name))))
             }
             Step::Done(Made::Nothing) => {
+                planned.iter().for_each(|volume| self.claim.give_up(volume.id));
                 self.made = None;
                 self.tries += 1;
                 if self.tries == steps::TRIES { Err(ConfigError::Contended) } else { Ok(Step::More) }
@@ -199,7 +200,7 @@ impl PlanVolumes {
             );
             planned.push(Planned { id, first: catalog.devices[&groups[0][0].0].0.node });
             // Before the commit: from then on, a volume that no command claims is taken back.
-            self.claim.add(id);
+            self.claim.add_new(id);
         }
         // Only those of one volume may be too many for one commit.
         let guard = format!("volume/{}", planned[0].id);

@@ -221,3 +221,29 @@ fn what_is_taken_back_is_removed_only_if_unused_and_what_a_person_deletes_in_any
         }
     }
 }
+
+#[test]
+fn a_claim_of_a_commit_that_was_lost_is_given_up_and_the_last_claimer_has_the_id() {
+    let mut store = cluster(1 << 40);
+    let all = UnderWay::default();
+    // Both read the same next id: the other one changes the configuration after the first has planned.
+    let (mut first, running) = creation(&all, checked("x", GIB, 1), 1);
+    let read = Catalog::read(&mut store).unwrap();
+    first.made = first.plan(&read).unwrap();
+    let (_, take) = read.take_ids(0);
+    assert!(store.commit(&[take]).unwrap());
+    let (mut second, _running) = creation(&all, checked("y", GIB, 1), 1);
+    let made = complete(&mut store, &mut second).unwrap();
+    assert!(matches!(first.step(&mut store).unwrap(), Step::More), "its commit is lost");
+    drop(running);
+    assert!(all.has(made[0].id), "the command that makes the volume runs");
+    // Without another command, the claim of a lost commit ends with the commit.
+    let (mut third, _third) = creation(&all, checked("z", GIB, 1), 1);
+    let read = Catalog::read(&mut store).unwrap();
+    third.made = third.plan(&read).unwrap();
+    let id = third.made.as_ref().unwrap().0[0].id;
+    let (_, take) = read.take_ids(0);
+    assert!(store.commit(&[take]).unwrap() && all.has(id));
+    assert!(matches!(third.step(&mut store).unwrap(), Step::More));
+    assert!(!all.has(id));
+}
