@@ -260,6 +260,20 @@ pub struct Plan {
     /// Replicas that later commits make. Their devices have promised room for them already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<PlannedReplica>,
+    /// Of a command that makes a volume larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
+}
+
+/// A command that makes a volume larger. It writes its plan before it orders anything, and no other such command plans as long as the plan is
+/// there. So of a growth, either the order is given or it is taken back: both change the plan, and each expects it as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Growth {
+    /// An id that only this command has.
+    pub command: u64,
+    /// Whether the volume's owner may have been ordered to change the record.
+    pub ordered: bool,
 }
 
 /// A replica that a later commit makes.

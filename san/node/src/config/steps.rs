@@ -50,8 +50,6 @@ pub struct Extend {
     rest: Vec<Change>,
     guard: String,
     goes_on: fn(&[u8]) -> bool,
-    /// A key that the last step removes.
-    until: Option<String>,
     tries: usize,
 }
 
@@ -65,12 +63,7 @@ impl Extend {
     ) -> Extend {
         let fit = rest.len().min(MOST_CHANGES - first.len());
         first.extend(rest.drain(..fit));
-        Extend { first, rest, guard, goes_on, until: None, tries: 0 }
-    }
-
-    /// The last step also removes this key, which `first` makes. Only for a change of more than one step.
-    pub fn until(self, key: String) -> Extend {
-        Extend { until: Some(key), ..self }
+        Extend { first, rest, guard, goes_on, tries: 0 }
     }
 
     /// Makes the next step. An error leaves the steps before it; whether this one was made is not known then.
@@ -86,15 +79,7 @@ impl Extend {
             let same =
                 Change { key: self.guard.clone(), expected: Some(stored.version), value: Some(stored.value) };
             let mut step = vec![same];
-            let mut count = self.rest.len().min(MOST_CHANGES - 1);
-            if let Some(key) = self.until.as_ref().filter(|_| count == self.rest.len()) {
-                count = count.min(MOST_CHANGES - 2);
-                if count == self.rest.len()
-                    && let Some(stored) = store.get(key)?
-                {
-                    step.push(Change { key: key.clone(), expected: Some(stored.version), value: None });
-                }
-            }
+            let count = self.rest.len().min(MOST_CHANGES - 1);
             step.extend(self.rest[..count].iter().cloned());
             if store.commit(&step)? {
                 self.rest.drain(..count);
@@ -246,21 +231,6 @@ mod tests {
             let mut change = Shrink::new(to_go, rest, vec![gone]);
             assert_eq!(all(&mut store, |store| change.step(store)).unwrap(), Made::All);
             assert_eq!(store.list("").unwrap().1, []);
-        }
-    }
-
-    #[test]
-    fn what_the_last_step_removes_is_there_until_then() {
-        for replicas in [MOST_CHANGES, 2 * MOST_CHANGES - 4, 2 * MOST_CHANGES - 3, 2 * MOST_CHANGES - 2, 500]
-        {
-            let mut store = MemoryStore::default();
-            let first = vec![put("volume/1".into(), None, "x"), put("plan/1".into(), None, "all")];
-            let change = Extend::new(first, many(None, replicas), "volume/1".into(), |_| true);
-            let mut change = change.until("plan/1".into());
-            while change.step(&mut store).unwrap() == Step::More {
-                assert!(store.get("plan/1").unwrap().is_some(), "{replicas}");
-            }
-            assert_eq!((store.get("plan/1").unwrap(), count(&mut store)), (None, replicas));
         }
     }
 }

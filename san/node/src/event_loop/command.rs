@@ -129,8 +129,9 @@ pub enum LoopCommand {
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
     Detach(VolumeId),
-    /// Something that a person decides, by a number that no other order has. → [`LoopEvent::CommandDone`]
-    Volume(VolumeId, u64, volume::VolumeCommand),
+    /// Something that a person decides, by a number that no other order has. With an epoch, it is carried out only if the last claim of the
+    /// volume's record is of that epoch. → [`LoopEvent::CommandDone`]
+    Volume(VolumeId, u64, volume::VolumeCommand, Option<Epoch>),
     /// The record of a volume as the configuration has it, without a question of the volume.
     Record(VolumeId, Box<Record>),
     /// The configuration store was asked for the record.

@@ -1,6 +1,7 @@
 //! Carries out the commands of the control path.
 
 use loadline_san_core::ids::{Epoch, VolumeId};
+use loadline_san_core::record::Record;
 use loadline_san_core::volume::{CommandError, Event, Status};
 
 use super::EventLoop;
@@ -62,8 +63,11 @@ impl EventLoop {
                 }
                 self.step_volume(id, Event::Detach);
             }
-            LoopCommand::Volume(id, number, command) => {
-                let Some(host) = self.volumes.get_mut(id) else {
+            LoopCommand::Volume(id, number, command, claim) => {
+                let is_claim = |record: &Record| record.history.claims().last().map(|of| of.epoch) == claim;
+                let host = self.volumes.get_mut(id);
+                let host = host.filter(|host| claim.is_none() || host.volume.record().is_some_and(is_claim));
+                let Some(host) = host else {
                     (self.report)(LoopEvent::CommandDone(number, Err(CommandError::NotOwner)));
                     return;
                 };

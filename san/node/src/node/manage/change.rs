@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
-use super::growth::{self, GrowVolume, UndoGrowth};
+use super::growth::{self, GrowVolume, UndoGrowth, Undone};
 use crate::config::ConfigError;
 use crate::node::{CONFIG_POLL, Node};
 
@@ -44,7 +44,11 @@ impl Node {
     }
 
     pub(super) async fn carry_out_command(&self, id: u64, command: VolumeCommand) -> Result<(), ManageError> {
-        match self.command(id, command).await {
+        self.outcome(self.command(id, command).await)
+    }
+
+    fn outcome(&self, result: Option<Result<(), CommandError>>) -> Result<(), ManageError> {
+        match result {
             Some(result) => Ok(result?),
             None => Err(ManageError::TimedOut(
                 "the outcome is not known: check the volume with 'loadline volume show'".into(),
@@ -82,22 +86,38 @@ impl Node {
         let mut grow = GrowVolume::new(id, layout, old..groups, blocks, alive, (self.id(), running.claim()));
         let planned = match self.config().in_steps(move |store| grow.step(store)).await? {
             Ok(planned) => planned,
-            Err(why) => return Err(self.not_grown(id, why).await),
+            // What later commits were to make is taken back when the command has ended.
+            Err(why) => return Err(why),
         };
         self.reconcile_soon();
-        let ids: Vec<u64> = planned.iter().flatten().map(|(replica, _)| replica.0).collect();
+        let command = planned.command;
+        let ids: Vec<u64> = planned.added.iter().flatten().map(|(replica, _)| replica.0).collect();
         let made = self.made(|_| ids.clone()).await;
         if let Err(why) = made {
-            return Err(self.not_grown(id, why).await);
+            return Err(self.not_grown(id, command, why).await);
         }
         // Nodes read the configuration, and their stores count with the new size, before anything is written there.
         tokio::time::sleep(2 * CONFIG_POLL).await;
-        if let Err(why) = self.carry_out_command(id, VolumeCommand::Grow { blocks, added: planned }).await {
+        let me = self.0.me;
+        let ordered = self.config().call(move |store| growth::order(store, id, command, me)).await?;
+        let Some(claim) = ordered else {
+            let why = ManageError::InUse(format!(
+                "another node owns volume {name} now, or takes back what was made: the volume stays as it is. Try again"
+            ));
+            return Err(self.not_grown(id, command, why).await);
+        };
+        let grow = VolumeCommand::Grow { blocks, added: planned.added };
+        if let Err(why) = self.outcome(self.command_in(id, grow, Some(claim)).await) {
             // Where it is not known, they may be members: that is found out when the volume's next command is carried out.
             return Err(match why {
-                ManageError::TimedOut(_) | ManageError::Command(CommandError::Superseded) => why,
-                why => self.not_grown(id, why).await,
+                ManageError::TimedOut(_)
+                | ManageError::Command(CommandError::Superseded | CommandError::Broken(_)) => why,
+                why => self.not_grown(id, command, why).await,
             });
+        }
+        // Only its plan is left.
+        if let Err(why) = self.take_back_growth(id, Undone::Own(command)).await {
+            tracing::warn!("the plan of volume {name} cannot be removed now: {why}; the node tries again");
         }
         drop(running);
         self.reconcile_soon();
@@ -106,8 +126,8 @@ impl Node {
 
     /// A volume was to grow and did not, and its owner was not told to: what it was promised is free again. Returns the reason. What cannot be
     /// taken back now is taken back later.
-    async fn not_grown(&self, id: u64, why: ManageError) -> ManageError {
-        if let Err(also) = self.take_back_growth(id).await {
+    async fn not_grown(&self, id: u64, command: u64, why: ManageError) -> ManageError {
+        if let Err(also) = self.take_back_growth(id, Undone::Own(command)).await {
             tracing::warn!(
                 "what volume {id} was to grow by cannot be taken back now: {also}; the node tries again"
             );
@@ -115,8 +135,8 @@ impl Node {
         why
     }
 
-    async fn take_back_growth(&self, id: u64) -> Result<(), ConfigError> {
-        let mut undo = UndoGrowth::new(id);
+    async fn take_back_growth(&self, id: u64, of: Undone) -> Result<(), ConfigError> {
+        let mut undo = UndoGrowth::new(id, of);
         self.config().in_steps(move |store| undo.step(store)).await?;
         self.reconcile_soon();
         Ok(())
@@ -125,10 +145,16 @@ impl Node {
     /// Takes back what an interrupted command has left of a volume that was to grow. This node owns the volume, and no such command runs.
     ///
     /// An earlier order to grow may still be under way to the store. So the owner first proposes a record of the present size: once that is
-    /// there, the earlier one, which would replace an older record, cannot be made any more.
+    /// there, the earlier one, which would replace an older record, cannot be made any more. If the record has changed again since, perhaps by
+    /// another owner, nothing is taken back.
     pub(in crate::node) async fn end_growth(&self, id: u64) -> Result<(), ManageError> {
         let blocks = self.record_of(id)?.blocks;
         self.carry_out_command(id, VolumeCommand::Grow { blocks, added: Vec::new() }).await?;
-        Ok(self.take_back_growth(id).await?)
+        self.refresh().await?;
+        let record = self.record_of(id)?;
+        if record.owner != self.0.me {
+            return Err(ManageError::Command(CommandError::NotOwner));
+        }
+        Ok(self.take_back_growth(id, Undone::At(record.epoch)).await?)
     }
 }

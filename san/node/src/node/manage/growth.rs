@@ -1,9 +1,19 @@
 //! The room of a volume that grows: promised before its owner makes it larger, and free again if the owner does not.
+//!
+//! ```text
+//! planned ─▶ replicas made by their nodes ─▶ ordered (the plan states it) ─▶ record changed ─▶ plan removed
+//!    └───────────────┴── taken back: the plan is removed with the first commit that drops a replica
+//! ```
+//!
+//! No record names a replica that was taken back. A command takes back its own plan only, and only if it has ordered nothing, or its order was
+//! refused. The plan of another command is taken back by the volume's owner after a change of the record, by which no earlier order can
+//! change the record; and an order is carried out only in the claim of the volume that its node had when the plan stated it. An order that is
+//! stated later finds that the plan is gone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, place};
 use loadline_san_core::record::Record;
@@ -12,7 +22,7 @@ use loadline_san_protocol::record;
 use super::no_room::{self, Wanted};
 use super::{ManageError, room};
 use crate::config::catalog::{
-    Catalog, Plan, PlannedReplica, Replica, ReplicaState, Volume, VolumeState, change,
+    Catalog, Growth, Plan, PlannedReplica, Replica, ReplicaState, Volume, VolumeState, change,
 };
 use crate::config::steps::{self, Each, Extend, Made, Step};
 use crate::config::{Change, ConfigError, ConfigStore, MOST_CHANGES};
@@ -21,6 +31,14 @@ use crate::node::under_way::Claim;
 
 /// The replicas of each new group.
 type Added = Vec<Vec<(ReplicaId, NodeId)>>;
+
+/// What a command has planned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct PlannedGrowth {
+    /// See [`Growth::command`].
+    pub(super) command: u64,
+    pub(super) added: Added,
+}
 
 /// Promises the room that a volume of more blocks needs, and orders the replicas of its new groups.
 pub(super) struct GrowVolume {
@@ -31,7 +49,7 @@ pub(super) struct GrowVolume {
     alive: BTreeMap<u32, bool>,
     me: u32,
     claim: Claim,
-    made: Option<(Added, Extend)>,
+    made: Option<(PlannedGrowth, Extend)>,
     tries: usize,
 }
 
@@ -48,11 +66,11 @@ impl GrowVolume {
         GrowVolume { id, layout, groups, blocks, alive, me, claim, made: None, tries: 0 }
     }
 
-    /// Makes the next step. The result are the replicas of the new groups.
+    /// Makes the next step. The result has the replicas of the new groups.
     pub(super) fn step(
         &mut self,
         store: &mut dyn ConfigStore,
-    ) -> Result<Step<Result<Added, ManageError>>, ConfigError> {
+    ) -> Result<Step<Result<PlannedGrowth, ManageError>>, ConfigError> {
         if !self.claim.runs() {
             let why = "the client that requested the size has disconnected, so the volume stays as it is";
             return Ok(Step::Done(Err(ManageError::TimedOut(why.into()))));
@@ -63,10 +81,10 @@ impl GrowVolume {
                 Err(why) => return Ok(Step::Done(Err(why))),
             }
         }
-        let Some((added, extend)) = &mut self.made else { return Ok(Step::More) };
+        let Some((planned, extend)) = &mut self.made else { return Ok(Step::More) };
         match extend.step(store)? {
             Step::More => Ok(Step::More),
-            Step::Done(Made::All) => Ok(Step::Done(Ok(std::mem::take(added)))),
+            Step::Done(Made::All) => Ok(Step::Done(Ok(std::mem::take(planned)))),
             Step::Done(Made::Stopped) => Ok(Step::Done(Err(deleted()))),
             Step::Done(Made::Nothing) => {
                 self.made = None;
@@ -76,9 +94,15 @@ impl GrowVolume {
         }
     }
 
-    fn plan(&self, catalog: &Catalog) -> Result<(Added, Extend), ManageError> {
+    fn plan(&self, catalog: &Catalog) -> Result<(PlannedGrowth, Extend), ManageError> {
         let (id, layout, blocks) = (self.id, self.layout, self.blocks);
         let (volume, version) = catalog.volumes.get(&id).ok_or_else(deleted)?;
+        if is_left(catalog, id) || catalog.plans.contains_key(&id) {
+            return Err(ManageError::InUse(format!(
+                "another command at another node makes volume {} larger: try again when that command has ended",
+                volume.name
+            )));
+        }
         let devices = devices(catalog, |node| self.alive.get(&node) == Some(&true));
         let devices = with_growth(catalog, devices, id, layout, blocks)?;
         let log = volume.log_bytes;
@@ -92,7 +116,8 @@ impl GrowVolume {
             no_room::of_volume(why, catalog, &devices, wanted)
         })?;
         // Also if no id is needed: of two commands at the same time that count the same free room, the key of the ids lets one commit.
-        let (mut ids, take) = catalog.take_ids(placed.iter().map(Vec::len).sum::<usize>() as u64);
+        let (mut ids, take) = catalog.take_ids(1 + placed.iter().map(Vec::len).sum::<usize>() as u64);
+        let command = ids.next().expect("as many were taken");
         // From here on the room is promised, and nodes count with it. Not if the volume is deleted at the same time.
         let larger = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
         let mut first = vec![take, change(format!("volume/{id}"), Some(*version), &larger)];
@@ -107,19 +132,47 @@ impl GrowVolume {
             }
             added.push(of_group);
         }
-        let (guard, key) = (format!("volume/{id}"), format!("plan/{id}"));
-        if first.len() + replicas.len() <= MOST_CHANGES {
-            return Ok((added, Extend::new(first, replicas, guard, VolumeState::may_grow)));
+        if 1 + first.len() + replicas.len() <= MOST_CHANGES {
+            later.clear();
         }
         // Replicas of later commits: their room is promised with the first one.
-        let plan = Plan { node: self.me, replicas: later };
-        first.push(change(key.clone(), catalog.plans.get(&id).map(|(_, version)| *version), &plan));
-        Ok((added, Extend::new(first, replicas, guard, VolumeState::may_grow).until(key)))
+        let growth = Some(Growth { command, ordered: false });
+        first.push(change(format!("plan/{id}"), None, &Plan { node: self.me, replicas: later, growth }));
+        let extend = Extend::new(first, replicas, format!("volume/{id}"), VolumeState::may_grow);
+        Ok((PlannedGrowth { command, added }, extend))
     }
 }
 
 fn deleted() -> ManageError {
     ManageError::Wrong("the volume was deleted meanwhile".into())
+}
+
+/// States in the plan that the owner is ordered to change the record. Returns the epoch of the owner's present claim of the volume, in which the
+/// order may be carried out. `None` if `me` does not own the volume, or the plan of the command was taken back: then the order must not be
+/// given.
+pub(super) fn order(
+    store: &mut dyn ConfigStore,
+    id: u64,
+    command: u64,
+    me: Owner,
+) -> Result<Option<Epoch>, ConfigError> {
+    for _ in 0..steps::TRIES {
+        let catalog = Catalog::read(store)?;
+        let record = record_in(&catalog, id).filter(|record| record.owner == me);
+        let claim = record.and_then(|record| record.history.claims().last().map(|claim| claim.epoch));
+        let plan =
+            catalog.plans.get(&id).filter(|(plan, _)| plan.growth.is_some_and(|of| of.command == command));
+        let (Some(claim), Some((plan, version))) = (claim, plan) else { return Ok(None) };
+        let ordered = Plan { growth: Some(Growth { command, ordered: true }), ..plan.clone() };
+        if store.commit(&[change(format!("plan/{id}"), Some(*version), &ordered)])? {
+            return Ok(Some(claim));
+        }
+    }
+    Err(ConfigError::Contended)
+}
+
+fn record_in(catalog: &Catalog, id: u64) -> Option<Record> {
+    catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())
 }
 
 /// Whether a volume was promised more than its record has: a command makes it larger, or was interrupted.
@@ -132,7 +185,7 @@ pub(in crate::node) fn is_left(catalog: &Catalog, id: u64) -> bool {
 fn left(catalog: &Catalog, id: u64) -> Option<Vec<Change>> {
     let (volume, version) =
         catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready)?;
-    let record: Record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())?;
+    let record = record_in(catalog, id)?;
     let groups = record.groups.len() as u32;
     let beyond = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
         replica.volume == id && replica.group >= groups && replica.state != ReplicaState::Dropping
@@ -156,22 +209,42 @@ fn left(catalog: &Catalog, id: u64) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-/// Takes back what a volume was promised beyond its record. To be made only if no order to grow is under way.
+/// Whose growth is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Undone {
+    /// Of the command with this id: it has ordered nothing, or its order was refused or carried out.
+    Own(u64),
+    /// Of any command. The volume has had a record of this epoch, which the node has made as its owner, and still has it.
+    At(Epoch),
+}
+
+/// Takes back what a volume was promised beyond its record. Nothing if the condition of [`Undone`] does not hold any more.
 pub(super) struct UndoGrowth {
     id: u64,
+    of: Undone,
     rest: Option<Each>,
     tries: usize,
 }
 
 impl UndoGrowth {
-    pub(super) fn new(id: u64) -> UndoGrowth {
-        UndoGrowth { id, rest: None, tries: 0 }
+    pub(super) fn new(id: u64, of: Undone) -> UndoGrowth {
+        UndoGrowth { id, of, rest: None, tries: 0 }
     }
 
-    /// Makes the next step. A first step that expects the volume as it was read loses against a command that begins at the same time.
+    /// Makes the next step. The first one expects the volume and the plan as they were read, so it loses against a command that plans or orders
+    /// at the same time. Later ones drop only replicas that were there then.
     pub(super) fn step(&mut self, store: &mut dyn ConfigStore) -> Result<Step<()>, ConfigError> {
         if self.rest.is_none() {
-            let changes = left(&Catalog::read(store)?, self.id).unwrap_or_default();
+            let catalog = Catalog::read(store)?;
+            let growth = catalog.plans.get(&self.id).and_then(|(plan, _)| plan.growth);
+            let applies = match self.of {
+                Undone::Own(command) => growth.is_some_and(|growth| growth.command == command),
+                Undone::At(epoch) => record_in(&catalog, self.id).is_some_and(|record| record.epoch == epoch),
+            };
+            if !applies {
+                return Ok(Step::Done(()));
+            }
+            let changes = left(&catalog, self.id).unwrap_or_default();
             self.rest = Some(Each::new(changes));
         }
         let Some(rest) = &mut self.rest else { return Ok(Step::More) };
@@ -217,3 +290,6 @@ fn with_growth(
     }
     Ok(devices)
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,7 +191,7 @@ impl PlanVolumes {
                 group: *group,
                 device: device.0,
             });
-            let plan = Plan { node: self.me, replicas: later.collect() };
+            let plan = Plan { node: self.me, replicas: later.collect(), growth: None };
             first.push(change(format!("name/{name}"), None, &id));
             first.push(change(format!("volume/{id}"), None, &volume));
             first.push(change(format!("plan/{id}"), None, &plan));
@@ -349,4 +349,4 @@ fn new_record(catalog: &Catalog, id: u64, volume: &Volume, layout: Layout) -> Re
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

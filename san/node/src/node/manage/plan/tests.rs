@@ -5,10 +5,10 @@ use crate::config::catalog::{self, Cluster, ReplicaState};
 use crate::config::memory::MemoryStore;
 use crate::node::under_way::{Running, UnderWay};
 
-const GIB: u64 = 1 << 30;
+pub(in crate::node::manage) const GIB: u64 = 1 << 30;
 
 /// A cluster of three nodes, with a device each of so many bytes.
-fn cluster(bytes: u64) -> MemoryStore {
+pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
     let mut store = MemoryStore::default();
     let cluster = Cluster {
         id: "c1".into(),
@@ -40,7 +40,7 @@ fn cluster(bytes: u64) -> MemoryStore {
     store
 }
 
-fn checked(name: &str, bytes: u64, stripes: u32) -> Checked {
+pub(in crate::node::manage) fn checked(name: &str, bytes: u64, stripes: u32) -> Checked {
     let wanted = CreateVolumes {
         names: vec![name.into()],
         bytes,
@@ -55,7 +55,11 @@ fn checked(name: &str, bytes: u64, stripes: u32) -> Checked {
 }
 
 /// A creation at a node, and the command that it is of.
-fn creation(of: &UnderWay, checked: Checked, node: u32) -> (PlanVolumes, Running) {
+pub(in crate::node::manage) fn creation(
+    of: &UnderWay,
+    checked: Checked,
+    node: u32,
+) -> (PlanVolumes, Running) {
     creation_with(of, checked, node, [true; 3])
 }
 
@@ -65,7 +69,10 @@ fn creation_with(of: &UnderWay, checked: Checked, node: u32, alive: [bool; 3]) -
     (PlanVolumes::new(checked, 0, alive, node, running.claim()), running)
 }
 
-fn complete(store: &mut MemoryStore, plan: &mut PlanVolumes) -> Result<Vec<Planned>, ManageError> {
+pub(in crate::node::manage) fn complete(
+    store: &mut MemoryStore,
+    plan: &mut PlanVolumes,
+) -> Result<Vec<Planned>, ManageError> {
     steps::all(store, |store| plan.step(store)).unwrap()
 }
 
