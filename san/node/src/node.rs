@@ -65,7 +65,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use loadline_base::limits::STACK;
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ReplicaId, VolumeId};
+use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId};
 use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
 use loadline_san_export::front_ends::Protocol;
@@ -528,36 +528,6 @@ impl Node {
             all &= matches!(tokio::time::timeout(Duration::from_secs(2), answered).await, Ok(Ok(())));
         }
         all
-    }
-
-    /// Gives a volume a command of an operator, and waits for the result. `None` if the result is not known within 20 s.
-    pub(crate) async fn command(
-        &self,
-        volume: u64,
-        command: loadline_san_core::volume::VolumeCommand,
-    ) -> Option<Result<(), CommandError>> {
-        self.command_in(volume, command, None).await
-    }
-
-    /// The same. With a claim, the command is carried out only if the last claim of the volume's record is the one of this epoch.
-    pub(crate) async fn command_in(
-        &self,
-        volume: u64,
-        command: loadline_san_core::volume::VolumeCommand,
-        claim: Option<Epoch>,
-    ) -> Option<Result<(), CommandError>> {
-        let (answer, answered) = oneshot::channel();
-        let number = {
-            let mut state = self.state();
-            state.commands += 1;
-            let number = state.commands;
-            state.pending_commands.insert(number, answer);
-            number
-        };
-        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, command, claim));
-        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
-        self.state().pending_commands.remove(&number);
-        answered.ok()?.ok()
     }
 
     /// A replica is given up by its loop.

@@ -1,16 +1,21 @@
 //! What people decide about a volume that is there: a greater size.
 
+use std::time::Duration;
+
 use loadline_base::units::ByteSize;
+use loadline_san_core::ids::{Epoch, VolumeId};
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::Record;
 use loadline_san_core::volume::{CommandError, VolumeCommand};
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use super::ManageError;
 use super::growth::{self, GrowVolume, UndoGrowth, Undone};
 use crate::config::ConfigError;
+use crate::event_loop::command::LoopCommand;
 use crate::node::{CONFIG_POLL, Node};
 
 /// A size that a volume is to have.
@@ -22,6 +27,36 @@ pub struct Resize {
 }
 
 impl Node {
+    /// Gives a volume a command of an operator, and waits for the result. `None` if the result is not known within 20 s.
+    pub(in crate::node) async fn command(
+        &self,
+        volume: u64,
+        command: VolumeCommand,
+    ) -> Option<Result<(), CommandError>> {
+        self.command_in(volume, command, None).await
+    }
+
+    /// The same. With a claim, the command is carried out only if the last claim of the volume's record is the one of this epoch.
+    pub(in crate::node) async fn command_in(
+        &self,
+        volume: u64,
+        command: VolumeCommand,
+        claim: Option<Epoch>,
+    ) -> Option<Result<(), CommandError>> {
+        let (answer, answered) = oneshot::channel();
+        let number = {
+            let mut state = self.state();
+            state.commands += 1;
+            let number = state.commands;
+            state.pending_commands.insert(number, answer);
+            number
+        };
+        self.loop_of(volume).give(LoopCommand::Volume(VolumeId(volume), number, command, claim));
+        let answered = tokio::time::timeout(Duration::from_secs(20), answered).await;
+        self.state().pending_commands.remove(&number);
+        answered.ok()?.ok()
+    }
+
     pub(super) fn record_of(&self, id: u64) -> Result<Record, ManageError> {
         let stored = self.state().catalog.records.get(&id).cloned();
         let stored = stored.ok_or_else(|| ManageError::Wrong("the volume is being made".into()))?;
