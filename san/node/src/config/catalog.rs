@@ -9,6 +9,7 @@
 //! | `name/<name>` | the id of the volume that has it |
 //! | `replica/<id>` | [`Replica`] |
 //! | `plan/<volume>` | the [`Plan`] of a command that makes this volume, or makes it larger |
+//! | `maker/<node>` | [`Maker`]: changed every few seconds while commands with plans run at this node |
 //! | `token/<id>` | an [`Invitation`](crate::identity::token::Invitation) |
 //! | `access/<name>` | an [`Access`] to the API |
 //! | `record/<id>` | the record of a volume, as [`loadline_san_protocol::record`] writes it |
@@ -257,6 +258,9 @@ pub enum ReplicaState {
 pub struct Plan {
     /// The node that carries out the command.
     pub node: u32,
+    /// The incarnation of its process that does.
+    #[serde(default)]
+    pub incarnation: u64,
     /// Replicas that later commits make. Their devices have promised room for them already.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<PlannedReplica>,
@@ -274,6 +278,14 @@ pub struct Growth {
     pub command: u64,
     /// Whether the volume's owner may have been ordered to change the record.
     pub ordered: bool,
+}
+
+/// A node shows by changes of this that commands with plans run there, whatever other nodes reach of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Maker {
+    /// The incarnation of the node's process.
+    pub incarnation: u64,
 }
 
 /// A replica that a later commit makes.
@@ -307,6 +319,8 @@ pub struct Catalog {
     pub replicas: BTreeMap<u64, (Replica, u64)>,
     /// Plans of commands by the volume.
     pub plans: BTreeMap<u64, (Plan, u64)>,
+    /// The version of the [`Maker`] of each node that has one.
+    pub makers: BTreeMap<u32, u64>,
     /// Records of volumes, as they are kept.
     pub records: BTreeMap<u64, Stored>,
     /// Accesses to the API by name.
@@ -331,6 +345,7 @@ impl Catalog {
                 "volume" => _ = catalog.volumes.insert(id()?, parse(&key, &stored)?),
                 "replica" => _ = catalog.replicas.insert(id()?, parse(&key, &stored)?),
                 "plan" => _ = catalog.plans.insert(id()?, parse(&key, &stored)?),
+                "maker" => _ = catalog.makers.insert(id()? as u32, stored.version),
                 "access" => _ = catalog.accesses.insert(name.into(), parse(&key, &stored)?),
                 "record" => _ = catalog.records.insert(id()?, stored),
                 _ => {}

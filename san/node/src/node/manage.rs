@@ -45,6 +45,7 @@ pub use local::{
     OwnerView, SessionView, Usable,
 };
 pub use nodes::{Drain, Move};
+pub(super) use plan::{has_ended, is_of};
 pub use recover::Recover;
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};

@@ -36,6 +36,11 @@ impl UnderWay {
         self.list().get(&volume).is_some_and(|token| token.strong_count() > 0)
     }
 
+    /// Whether any command runs at this node that has named a volume.
+    pub(super) fn any(&self) -> bool {
+        self.list().values().any(|token| token.strong_count() > 0)
+    }
+
     fn list(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<()>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,9 @@
 //! Takes back what interrupted commands have left: volumes that were not made, and volumes that were not removed.
 //!
 //! A command that makes a volume writes a [`Plan`](crate::config::catalog::Plan) with its node. If the command does not run there any more,
-//! that node takes the volume back. If the node does not answer, another one does. Taking back is one commit that expects the volume to
+//! that node takes the volume back. If the node's process has ended, another one does: the node has started again, was removed, or
+//! has not shown for [`LEFT`] that it runs. A node shows that in the store ([`Maker`]), so that all nodes that use the store judge alike,
+//! whatever they reach of each other. Only a node with such commands does, and only if they last for seconds. Taking back is one commit that expects the volume to
 //! be as it was read, without a record, so either the volume was made or it is taken back. Clients have written nothing to a volume without a
 //! record, unless the configuration was restored from an older copy. So a node removes the replicas of such a volume only if they were never
 //! promised to an owner ([`Replica::unless_used`](crate::config::catalog::Replica::unless_used)).
@@ -10,13 +12,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Node;
-use super::manage::RemoveVolume;
+use super::manage::{RemoveVolume, has_ended, is_of};
 use crate::config::ConfigError;
-use crate::config::catalog::VolumeState;
+use crate::config::catalog::{Maker, Plan, VolumeState, change};
 
 /// Between two checks.
 const CHECKED: Duration = Duration::from_millis(300);
-/// How long a volume stays as it is before a node takes back what a command of another node has left.
+/// How often a node shows that it carries out commands.
+const SHOWN: Duration = Duration::from_secs(2);
+/// How long a volume, and what its maker shows, stay as they are before a node takes back what a command of another node has left.
 pub(super) const LEFT: Duration = Duration::from_secs(10);
 /// The same, if it is not known which node makes the volume. Such a command ends within this time.
 const UNKNOWN: Duration = Duration::from_secs(120);
@@ -30,28 +34,55 @@ struct Unfinished {
     name: String,
     version: u64,
     state: VolumeState,
-    /// The node that makes it.
-    maker: Option<u32>,
+    /// Of the command that makes it.
+    plan: Option<Plan>,
+    /// The version of what its maker shows.
+    shown: Option<u64>,
 }
 
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn finish_for_ever(&self) {
-        let mut seen: BTreeMap<u64, (u64, Instant)> = BTreeMap::new();
+        tokio::join!(self.show_for_ever(), self.take_back_for_ever());
+    }
+
+    /// Shows others that commands run here, as long as they do.
+    async fn show_for_ever(&self) {
+        loop {
+            tokio::time::sleep(SHOWN).await;
+            if !self.0.under_way.any() {
+                continue;
+            }
+            let (id, maker) = (self.id(), Maker { incarnation: self.0.me.incarnation.0 });
+            let shown = self.config().call(move |store| {
+                let key = format!("maker/{id}");
+                let version = store.get(&key)?.map(|stored| stored.version);
+                store.commit(&[change(key, version, &maker)])
+            });
+            // Without the store, the command does not go on either.
+            let _ = shown.await;
+        }
+    }
+
+    async fn take_back_for_ever(&self) {
+        let mut seen: BTreeMap<u64, ((u64, Option<u64>), Instant)> = BTreeMap::new();
         let mut tried: BTreeMap<u64, Instant> = BTreeMap::new();
         loop {
             tokio::time::sleep(CHECKED).await;
             let volumes = self.unfinished();
-            seen.retain(|id, (version, _)| volumes.iter().any(|of| of.id == *id && of.version == *version));
+            seen.retain(|id, (was, _)| {
+                volumes.iter().any(|of| of.id == *id && (of.version, of.shown) == *was)
+            });
             tried.retain(|id, when| seen.contains_key(id) && when.elapsed() < AGAIN);
             for volume in volumes {
-                let (_, since) = *seen.entry(volume.id).or_insert((volume.version, Instant::now()));
-                if tried.contains_key(&volume.id) || !self.is_left(&volume, since.elapsed()).await {
+                let (_, since) =
+                    *seen.entry(volume.id).or_insert(((volume.version, volume.shown), Instant::now()));
+                if tried.contains_key(&volume.id) || !self.is_left(&volume, since.elapsed()) {
                     continue;
                 }
                 tried.insert(volume.id, Instant::now());
                 let name = &volume.name;
-                match (self.remove_unfinished(volume.id).await, volume.state) {
+                match (self.remove_unfinished(volume.id, self.silent(&volume)).await, volume.state) {
                     (Ok(false), _) => {}
                     (Ok(true), VolumeState::Deleting) => {
                         tracing::info!(
@@ -86,32 +117,39 @@ impl Node {
             name: volume.name.clone(),
             version: *version,
             state: volume.state,
-            maker: catalog.plans.get(id).map(|(plan, _)| plan.node),
+            plan: catalog.plans.get(id).map(|(plan, _)| plan.clone()),
+            shown: catalog.plans.get(id).and_then(|(plan, _)| catalog.makers.get(&plan.node)).copied(),
         });
         unfinished.collect()
     }
 
     /// Whether no command will complete a volume that has been as it is for this time.
-    async fn is_left(&self, volume: &Unfinished, unchanged: Duration) -> bool {
-        match (volume.state, volume.maker) {
+    fn is_left(&self, volume: &Unfinished, unchanged: Duration) -> bool {
+        match (volume.state, &volume.plan) {
             (VolumeState::Ready, _) => false,
             (VolumeState::Deleting, _) => unchanged >= LEFT,
             (VolumeState::Creating, None) => unchanged >= UNKNOWN,
-            (VolumeState::Creating, Some(maker)) if maker == self.id() => !self.0.under_way.has(volume.id),
-            (VolumeState::Creating, Some(maker)) if unchanged >= LEFT => {
-                let there = self.state().catalog.nodes.get(&maker).map(|(node, _)| node.peer);
-                match there {
-                    Some(address) => !self.answers(address).await,
-                    None => true,
-                }
+            (VolumeState::Creating, Some(plan)) if is_of(plan, self.0.me) => !self.0.under_way.has(volume.id),
+            (VolumeState::Creating, Some(plan)) => {
+                unchanged >= LEFT || has_ended(&self.state().catalog, plan)
             }
-            (VolumeState::Creating, Some(_)) => false,
         }
     }
 
+    /// The node of another process that makes a volume, and the version of what it has shown.
+    fn silent(&self, volume: &Unfinished) -> Option<(u32, Option<u64>)> {
+        let plan = volume.plan.as_ref().filter(|plan| !is_of(plan, self.0.me));
+        plan.map(|plan| (plan.node, volume.shown)).filter(|_| volume.state == VolumeState::Creating)
+    }
+
     /// Removes a volume that has no record, or that was being removed. Returns whether it is not there any more.
-    pub(super) async fn remove_unfinished(&self, id: u64) -> Result<bool, ConfigError> {
-        let mut remove = RemoveVolume::unfinished(id);
+    /// If a node is given, only if what that node shows still has this version.
+    pub(super) async fn remove_unfinished(
+        &self,
+        id: u64,
+        silent: Option<(u32, Option<u64>)>,
+    ) -> Result<bool, ConfigError> {
+        let mut remove = RemoveVolume::left(id, silent);
         let removed = self.config().in_steps(move |store| remove.step(store)).await?;
         self.reconcile_soon();
         Ok(removed)

@@ -118,7 +118,7 @@ impl Node {
         let groups = layout.groups(blocks).map_err(|why| ManageError::Wrong(why.to_string()))?;
         let old = record.groups.len() as u32;
         let alive = self.alive().await;
-        let mut grow = GrowVolume::new(id, layout, old..groups, blocks, alive, (self.id(), running.claim()));
+        let mut grow = GrowVolume::new(id, layout, old..groups, blocks, alive, (self.0.me, running.claim()));
         let planned = match self.config().in_steps(move |store| grow.step(store)).await? {
             Ok(planned) => planned,
             // What later commits were to make is taken back when the command has ended.

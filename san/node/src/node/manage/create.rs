@@ -53,8 +53,8 @@ impl Node {
     /// Makes volumes: all, or none. If they are to be attached, waits until they are served, but not for long.
     ///
     /// If this future is dropped before the volumes have their records, since the caller has disconnected or the process ends, what was
-    /// made is taken back: by this node at once, or if it does not answer, by another one after 10 s.
-    /// If the store fails while records are made, the volumes that have one stay, and the others are taken back.
+    /// made is removed: by this node at once, or if its process has ended, by another one after 10 s.
+    /// If the store fails while records are made, the volumes that have one stay, and the others are removed.
     pub async fn create_volumes(&self, wanted: CreateVolumes) -> Result<Vec<MadeVolume>, ManageError> {
         let attach = wanted.attach;
         let checked = check(wanted)?;
@@ -64,7 +64,7 @@ impl Node {
         let mut planned = Vec::new();
         while planned.len() < checked.wanted.names.len() {
             let (checked, alive, claim) = (checked.clone(), alive.clone(), running.claim());
-            let mut plan = PlanVolumes::new(checked, planned.len(), alive, self.id(), claim);
+            let mut plan = PlanVolumes::new(checked, planned.len(), alive, self.0.me, claim);
             match self.config().in_steps(move |store| plan.step(store)).await? {
                 Ok(some) => planned.extend(some),
                 Err(why) => return Err(self.undo(&planned, why).await),
@@ -106,7 +106,7 @@ impl Node {
     /// Removes volumes that could not be made. Returns the reason. What cannot be removed now is removed later.
     async fn undo(&self, planned: &[Planned], why: ManageError) -> ManageError {
         for Planned { id, .. } in planned {
-            if self.remove_unfinished(*id).await.is_err() {
+            if self.remove_unfinished(*id, None).await.is_err() {
                 break;
             }
         }

@@ -47,7 +47,7 @@ pub(super) struct GrowVolume {
     groups: Range<u32>,
     blocks: u64,
     alive: BTreeMap<u32, bool>,
-    me: u32,
+    me: Owner,
     claim: Claim,
     made: Option<(PlannedGrowth, Extend)>,
     tries: usize,
@@ -61,7 +61,7 @@ impl GrowVolume {
         groups: Range<u32>,
         blocks: u64,
         alive: BTreeMap<u32, bool>,
-        (me, claim): (u32, Claim),
+        (me, claim): (Owner, Claim),
     ) -> GrowVolume {
         GrowVolume { id, layout, groups, blocks, alive, me, claim, made: None, tries: 0 }
     }
@@ -111,7 +111,7 @@ impl GrowVolume {
         let sizes: Vec<u64> =
             of_groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log)).collect();
         let copies = volume.copies as usize;
-        let placed = place(&devices, &sizes, copies, Some(NodeId(self.me))).map_err(|why| {
+        let placed = place(&devices, &sizes, copies, Some(self.me.node)).map_err(|why| {
             let wanted = Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
             no_room::of_volume(why, catalog, &devices, wanted)
         })?;
@@ -137,7 +137,11 @@ impl GrowVolume {
         }
         // Replicas of later commits: their room is promised with the first one.
         let growth = Some(Growth { command, ordered: false });
-        first.push(change(format!("plan/{id}"), None, &Plan { node: self.me, replicas: later, growth }));
+        first.push(change(
+            format!("plan/{id}"),
+            None,
+            &Plan { node: self.me.node.0, incarnation: self.me.incarnation.0, replicas: later, growth },
+        ));
         let extend = Extend::new(first, replicas, format!("volume/{id}"), VolumeState::may_grow);
         Ok((PlannedGrowth { command, added }, extend))
     }

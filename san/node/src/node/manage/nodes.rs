@@ -110,6 +110,7 @@ impl Node {
                 let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
                 parts.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
                 parts.extend(reach::forget(store, id)?);
+                parts.extend(catalog.makers.get(&id).map(|version| removed(format!("maker/{id}"), *version)));
                 let node = removed(format!("node/{id}"), catalog.nodes[&id].1);
                 if steps::each(store, parts)? && store.commit(&[node])? {
                     return Ok(Ok(()));

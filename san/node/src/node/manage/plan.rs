@@ -97,7 +97,7 @@ pub(super) struct PlanVolumes {
     /// The number of the first volume.
     from: usize,
     alive: BTreeMap<u32, bool>,
-    me: u32,
+    me: Owner,
     claim: Claim,
     /// What is being written down.
     made: Option<(Vec<Planned>, Extend)>,
@@ -111,7 +111,7 @@ impl PlanVolumes {
         checked: Checked,
         from: usize,
         alive: BTreeMap<u32, bool>,
-        me: u32,
+        me: Owner,
         claim: Claim,
     ) -> PlanVolumes {
         PlanVolumes { checked, from, alive, me, claim, made: None, removing: None, tries: 0 }
@@ -191,7 +191,12 @@ impl PlanVolumes {
                 group: *group,
                 device: device.0,
             });
-            let plan = Plan { node: self.me, replicas: later.collect(), growth: None };
+            let plan = Plan {
+                node: self.me.node.0,
+                incarnation: self.me.incarnation.0,
+                replicas: later.collect(),
+                growth: None,
+            };
             first.push(change(format!("name/{name}"), None, &id));
             first.push(change(format!("volume/{id}"), None, &volume));
             first.push(change(format!("plan/{id}"), None, &plan));
@@ -209,26 +214,40 @@ impl PlanVolumes {
 
     /// Whether a volume that has a wanted name is what an interrupted command has left, which can be removed. Otherwise the name is taken.
     fn check_unfinished(&self, catalog: &Catalog, id: u64, volume: &Volume) -> Result<(), ManageError> {
-        let maker = catalog.plans.get(&id).map(|(plan, _)| plan.node);
-        let runs = match maker {
-            Some(node) if node == self.me => self.claim.is_claimed(id),
-            Some(node) => self.alive.get(&node) == Some(&true),
+        let plan = catalog.plans.get(&id).map(|(plan, _)| plan);
+        let maker = plan.map(|plan| plan.node);
+        let runs = match plan {
+            Some(plan) if is_of(plan, self.me) => self.claim.is_claimed(id),
+            Some(plan) => !has_ended(catalog, plan),
             None => true,
         };
         match volume.state {
             VolumeState::Ready => Err(ManageError::Taken(volume.name.clone())),
             VolumeState::Creating if runs => {
                 let node = maker.and_then(|id| catalog.nodes.get(&id)).map(|(node, _)| node.name.as_str());
+                let at = node.map_or("a node that is not known".into(), |name| format!("node {name}"));
                 Err(ManageError::InUse(format!(
-                    "volume {} is being made by a command at node {}: wait until the volume is ready. If that command does not end,                      'loadline volume delete {}' removes what was made",
-                    volume.name,
-                    node.unwrap_or("that is not known"),
-                    volume.name
+                    "volume {} is being made by a command at {at}: wait until the volume is ready. If that node has stopped, another node \
+                     removes what was made after about 10 s. 'loadline volume delete {}' removes it at once",
+                    volume.name, volume.name
                 )))
             }
             VolumeState::Creating | VolumeState::Deleting => Ok(()),
         }
     }
+}
+
+/// Whether a plan is of this process.
+pub(in crate::node) fn is_of(plan: &Plan, me: Owner) -> bool {
+    plan.node == me.node.0 && [0, me.incarnation.0].contains(&plan.incarnation)
+}
+
+/// Whether the process that carries out the command of a plan is known to have ended: its node has started again, or was removed.
+pub(in crate::node) fn has_ended(catalog: &Catalog, plan: &Plan) -> bool {
+    catalog
+        .nodes
+        .get(&plan.node)
+        .is_none_or(|(node, _)| plan.incarnation != 0 && node.incarnation > plan.incarnation)
 }
 
 /// Chooses the devices of a volume's groups. What the volume takes of them is counted as promised.

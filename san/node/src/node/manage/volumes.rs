@@ -355,6 +355,8 @@ pub(in crate::node) struct RemoveVolume {
     id: u64,
     /// Only if no command will complete it.
     unfinished: bool,
+    /// Only if this node's [`Maker`](catalog::Maker) still has this version.
+    silent: Option<(u32, Option<u64>)>,
     shrink: Option<Shrink>,
     tries: usize,
 }
@@ -362,7 +364,7 @@ pub(in crate::node) struct RemoveVolume {
 impl RemoveVolume {
     /// Removes a volume, also one that has data.
     pub(super) fn any(id: u64) -> RemoveVolume {
-        RemoveVolume { id, unfinished: false, shrink: None, tries: 0 }
+        RemoveVolume { id, unfinished: false, silent: None, shrink: None, tries: 0 }
     }
 
     /// Removes a volume only if it has no record yet, or was being removed before. One that is ready stays. Replicas of one that has no record
@@ -371,12 +373,21 @@ impl RemoveVolume {
         RemoveVolume { unfinished: true, ..RemoveVolume::any(id) }
     }
 
+    /// The same, for a volume of a command of another node. Nothing is removed if that node has shown since that it runs: its
+    /// [`Maker`](catalog::Maker) has another version than this one.
+    pub(in crate::node) fn left(id: u64, silent: Option<(u32, Option<u64>)>) -> RemoveVolume {
+        RemoveVolume { silent, ..RemoveVolume::unfinished(id) }
+    }
+
     /// Makes the next step. The result is whether the volume is not there any more.
     pub(in crate::node) fn step(&mut self, store: &mut dyn ConfigStore) -> Result<Step<bool>, ConfigError> {
         if self.shrink.is_none() {
             let catalog = Catalog::read(store)?;
             let Some((volume, version)) = catalog.volumes.get(&self.id) else { return Ok(Step::Done(true)) };
             if volume.attached.is_some() || self.unfinished && volume.state == VolumeState::Ready {
+                return Ok(Step::Done(false));
+            }
+            if self.silent.is_some_and(|(node, seen)| catalog.makers.get(&node).copied() != seen) {
                 return Ok(Step::Done(false));
             }
             // A volume with a record that is being removed is one that a person removes.

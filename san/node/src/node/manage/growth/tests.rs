@@ -45,7 +45,7 @@ fn grow(
     let running = of.begin();
     let alive = (1..=3).map(|node| (node, true)).collect();
     let blocks = 17 * GIB / 4096;
-    let mut grow = GrowVolume::new(id, layout, 1..2, blocks, alive, (node, running.claim()));
+    let mut grow = GrowVolume::new(id, layout, 1..2, blocks, alive, (owner(node), running.claim()));
     (steps::all(store, |store| grow.step(store)).unwrap(), running)
 }
 

@@ -66,7 +66,8 @@ pub(in crate::node::manage) fn creation(
 fn creation_with(of: &UnderWay, checked: Checked, node: u32, alive: [bool; 3]) -> (PlanVolumes, Running) {
     let alive = (1..=3).zip(alive).collect();
     let running = of.begin();
-    (PlanVolumes::new(checked, 0, alive, node, running.claim()), running)
+    let me = Owner { node: NodeId(node), incarnation: Incarnation(1) };
+    (PlanVolumes::new(checked, 0, alive, me, running.claim()), running)
 }
 
 pub(in crate::node::manage) fn complete(
@@ -130,19 +131,23 @@ fn a_creation_whose_caller_has_gone_ends_at_a_step_and_what_it_was_promised_is_f
 
 #[test]
 fn a_name_that_an_interrupted_creation_has_left_can_be_used_at_once() {
-    for (maker, at, alive, expected) in [
-        // Its node is dead: another one makes the volume.
-        (1, 2, [false, true, true], true),
-        // Its node runs, and so may the command.
-        (1, 2, [true; 3], false),
+    for (maker, at, alive, again, expected) in [
+        // Its node does not answer this one, but may use the store: so the command may run.
+        (1, 2, [false, true, true], false, false),
+        (1, 2, [true; 3], false, false),
+        // Its node has started again, so the command has ended.
+        (1, 2, [true; 3], true, true),
         // At the same node the command is known to have ended.
-        (2, 2, [true; 3], true),
+        (2, 2, [true; 3], false, true),
     ] {
         let mut store = cluster(1 << 40);
         let mine = UnderWay::default();
         let (mut plan, running) = creation(&mine, checked("x", GIB, 1), maker);
         let old = complete(&mut store, &mut plan).unwrap()[0].id;
         drop(running);
+        if again {
+            start_again(&mut store, maker);
+        }
         let mut of = checked("x", GIB, 1);
         of.wanted.copies = 2;
         let (mut again, _running) = creation_with(&mine, of, at, alive);
@@ -253,4 +258,36 @@ fn a_claim_of_a_commit_that_was_lost_is_given_up_and_the_last_claimer_has_the_id
     assert!(store.commit(&[take]).unwrap() && all.has(id));
     assert!(matches!(third.step(&mut store).unwrap(), Step::More));
     assert!(!all.has(id));
+}
+
+/// The process of a node starts again.
+fn start_again(store: &mut MemoryStore, node: u32) {
+    let (of, version) = Catalog::read(store).unwrap().nodes[&node].clone();
+    let next = catalog::Node { incarnation: of.incarnation + 1, ..of };
+    assert!(store.commit(&[change(format!("node/{node}"), Some(version), &next)]).unwrap());
+}
+
+#[test]
+fn a_volume_of_a_node_that_shows_that_it_runs_is_not_removed_by_another() {
+    let mut store = cluster(1 << 40);
+    let all = UnderWay::default();
+    let (mut plan, _running) = creation(&all, checked("x", GIB, 1), 1);
+    let id = complete(&mut store, &mut plan).unwrap()[0].id;
+    let show = |store: &mut MemoryStore, expected| {
+        let maker = catalog::Maker { incarnation: 1 };
+        assert!(store.commit(&[change("maker/1", expected, &maker)]).unwrap());
+        Catalog::read(store).unwrap().makers[&1]
+    };
+    // Another node has seen nothing for a while. Meanwhile the maker has shown that it runs.
+    let seen = Catalog::read(&mut store).unwrap().makers.get(&1).copied();
+    let first = show(&mut store, None);
+    let second = show(&mut store, Some(first));
+    for silent in [seen, Some(first)] {
+        let mut remove = RemoveVolume::left(id, Some((1, silent)));
+        assert!(!steps::all(&mut store, |store| remove.step(store)).unwrap());
+    }
+    assert!(Catalog::read(&mut store).unwrap().volume("x").is_some());
+    let mut remove = RemoveVolume::left(id, Some((1, Some(second))));
+    assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
+    assert!(Catalog::read(&mut store).unwrap().volume("x").is_none());
 }
