@@ -9,7 +9,7 @@ use super::volumes::unknown_node;
 use super::{AddDevice, ManageError, listed, no_room, room};
 use crate::config::catalog::{Catalog, Device, Node as NodeEntry, Replica, ReplicaState, change};
 use crate::config::steps;
-use crate::config::{Change, ConfigError};
+use crate::config::{Change, ConfigError, ConfigStore};
 use crate::node::moving::is_in_sync;
 use crate::node::{Node, NodeError, allocation, reach};
 
@@ -79,45 +79,7 @@ impl Node {
     /// A node that has nothing is no part of the cluster any more.
     pub async fn remove_node(&self, name: &str) -> Result<(), ManageError> {
         let name = name.to_owned();
-        let removed = self.config().call(move |store| {
-            for _ in 0..16 {
-                let catalog = Catalog::read(store)?;
-                let Some((id, _)) = catalog.node(&name) else { return Ok(Err(unknown_node(&catalog, &name))) };
-                let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.node == id).collect();
-                let left = here.iter().filter(|(_, (r, _))| r.state != ReplicaState::Dropping).count();
-                if left > 0 {
-                    return Ok(Err(ManageError::InUse(format!(
-                        "node {name} still has {left} replicas: run 'loadline node drain {name}' first, which also works if \
-                         the node does not answer"
-                    ))));
-                }
-                let attached: Vec<String> = catalog
-                    .volumes
-                    .values()
-                    .filter(|(volume, _)| volume.attached == Some(id))
-                    .map(|(volume, _)| volume.name.clone())
-                    .collect();
-                if !attached.is_empty() {
-                    return Ok(Err(ManageError::InUse(format!(
-                        "node {name} cannot be removed while volumes are attached at it (there {}): detach these volumes, or \
-                         attach them at another node",
-                        listed(attached)
-                    ))));
-                }
-                let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
-                let mut parts: Vec<Change> =
-                    here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)).collect();
-                let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
-                parts.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
-                parts.extend(reach::forget(store, id)?);
-                parts.extend(catalog.makers.get(&id).map(|version| removed(format!("maker/{id}"), *version)));
-                let node = removed(format!("node/{id}"), catalog.nodes[&id].1);
-                if steps::each(store, parts)? && store.commit(&[node])? {
-                    return Ok(Ok(()));
-                }
-            }
-            Err(ConfigError::Contended)
-        });
+        let removed = self.config().call(move |store| remove(store, &name));
         removed.await??;
         self.reconcile_soon();
         Ok(())
@@ -238,3 +200,58 @@ impl Node {
         Ok(())
     }
 }
+
+/// Removes a node that has no replicas, and gets none by a plan.
+fn remove(store: &mut dyn ConfigStore, name: &str) -> Result<Result<(), ManageError>, ConfigError> {
+    for _ in 0..16 {
+        let catalog = Catalog::read(store)?;
+        let Some((id, _)) = catalog.node(name) else { return Ok(Err(unknown_node(&catalog, name))) };
+        let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.node == id).collect();
+        let left = here.iter().filter(|(_, (r, _))| r.state != ReplicaState::Dropping).count();
+        let is_here = |device: &u32| catalog.devices.get(device).is_some_and(|(device, _)| device.node == id);
+        let planned = catalog.plans.values().flat_map(|(plan, _)| &plan.replicas);
+        let planned =
+            planned.filter(|of| is_here(&of.device) && !catalog.replicas.contains_key(&of.id)).count();
+        if planned > 0 {
+            return Ok(Err(ManageError::InUse(format!(
+                "a command makes {planned} more replicas at node {name}: wait until the volume is ready, and run \
+                 'loadline node drain {name}' then"
+            ))));
+        }
+        if left > 0 {
+            return Ok(Err(ManageError::InUse(format!(
+                "node {name} still has {left} replicas: run 'loadline node drain {name}' first, which also works if \
+                 the node does not answer"
+            ))));
+        }
+        let attached: Vec<String> = catalog
+            .volumes
+            .values()
+            .filter(|(volume, _)| volume.attached == Some(id))
+            .map(|(volume, _)| volume.name.clone())
+            .collect();
+        if !attached.is_empty() {
+            return Ok(Err(ManageError::InUse(format!(
+                "node {name} cannot be removed while volumes are attached at it (there {}): detach these volumes, or \
+                 attach them at another node",
+                listed(attached)
+            ))));
+        }
+        let removed = |key: String, version: u64| Change { key, expected: Some(version), value: None };
+        // Whoever plans at the same time finds that the ids were taken, and reads that the devices are gone.
+        let mut parts = vec![catalog.take_ids(0).1];
+        let devices = catalog.devices.iter().filter(|(_, (device, _))| device.node == id);
+        parts.extend(devices.map(|(id, (_, version))| removed(format!("device/{id}"), *version)));
+        parts.extend(here.iter().map(|(id, (_, v))| removed(format!("replica/{id}"), *v)));
+        parts.extend(reach::forget(store, id)?);
+        parts.extend(catalog.makers.get(&id).map(|version| removed(format!("maker/{id}"), *version)));
+        let node = removed(format!("node/{id}"), catalog.nodes[&id].1);
+        if steps::each(store, parts)? && store.commit(&[node])? {
+            return Ok(Ok(()));
+        }
+    }
+    Err(ConfigError::Contended)
+}
+
+#[cfg(test)]
+mod tests;

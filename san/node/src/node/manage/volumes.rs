@@ -433,6 +433,10 @@ fn removal(
         replica.volume == id && replica.state != ReplicaState::Dropping
     };
     let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
+        // No node would remove it.
+        if !catalog.nodes.contains_key(&replica.node) {
+            return gone(format!("replica/{id}"), *version);
+        }
         let dropping = if takes_back { replica.taken_back() } else { replica.dropped() };
         change(format!("replica/{id}"), Some(*version), &dropping)
     };
