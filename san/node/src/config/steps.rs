@@ -111,6 +111,12 @@ impl Shrink {
         Shrink { to_go, rest, last, made: Made::Nothing }
     }
 
+    /// All changes, if they fit in one commit and no step was made.
+    pub fn at_once(self) -> Option<Vec<Change>> {
+        let fits = self.made == Made::Nothing && self.rest.len() + self.last.len() <= MOST_CHANGES;
+        fits.then(|| [self.last, self.rest].concat())
+    }
+
     /// Makes the next step. An error leaves the steps before it; whether this one was made is not known then.
     pub fn step(&mut self, store: &mut dyn ConfigStore) -> Result<Step<Made>, ConfigError> {
         if self.rest.len() + self.last.len() <= MOST_CHANGES {

@@ -14,6 +14,7 @@ pub(crate) mod no_room;
 mod nodes;
 mod plan;
 mod recover;
+mod remove_left;
 pub(crate) mod room;
 mod scrub;
 mod show;
@@ -47,6 +48,7 @@ pub use local::{
 pub use nodes::{Drain, Move};
 pub(super) use plan::{has_ended, is_of};
 pub use recover::Recover;
+pub(super) use remove_left::{Left, RemoveLeft};
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use tls::RequireTls;

@@ -11,8 +11,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use loadline_base::figures;
+
 use super::Node;
-use super::manage::{RemoveVolume, has_ended, is_of};
+use super::manage::{Left, RemoveLeft, RemoveVolume, has_ended, is_of};
 use crate::config::ConfigError;
 use crate::config::catalog::{Maker, Plan, VolumeState, change};
 
@@ -26,6 +28,9 @@ pub(super) const LEFT: Duration = Duration::from_secs(10);
 const UNKNOWN: Duration = Duration::from_secs(120);
 /// After a volume could not be taken back, it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Names that a message lists.
+const MOST_NAMED: usize = 5;
 
 /// A volume that is not ready.
 #[derive(Debug, Clone)]
@@ -74,35 +79,41 @@ impl Node {
                 volumes.iter().any(|of| of.id == *id && (of.version, of.shown) == *was)
             });
             tried.retain(|id, when| seen.contains_key(id) && when.elapsed() < AGAIN);
+            let mut due = Vec::new();
             for volume in volumes {
                 let (_, since) =
                     *seen.entry(volume.id).or_insert(((volume.version, volume.shown), Instant::now()));
-                if tried.contains_key(&volume.id) || !self.is_left(&volume, since.elapsed()) {
-                    continue;
-                }
-                tried.insert(volume.id, Instant::now());
-                let name = &volume.name;
-                match (self.remove_unfinished(volume.id, self.silent(&volume)).await, volume.state) {
-                    (Ok(false), _) => {}
-                    (Ok(true), VolumeState::Deleting) => {
-                        tracing::info!(
-                            volume = name,
-                            "the interrupted deletion of volume {name} was completed"
-                        );
-                    }
-                    (Ok(true), _) => tracing::warn!(
-                        volume = name,
-                        "volume {name} was not made, since the command that made it was interrupted: what was made of it is removed"
-                    ),
-                    (Err(why), _) => {
-                        tracing::warn!(
-                            volume = name,
-                            "what is left of volume {name} cannot be removed: {why}; the node tries again"
-                        );
-                    }
+                if !tried.contains_key(&volume.id) && self.is_left(&volume, since.elapsed()) {
+                    tried.insert(volume.id, Instant::now());
+                    due.push(volume);
                 }
             }
+            if !due.is_empty()
+                && let Err(why) = self.take_back(&due).await
+            {
+                let names: Vec<&String> = due.iter().map(|volume| &volume.name).collect();
+                let names = figures::listed(&names, MOST_NAMED);
+                tracing::warn!(
+                    "what is left of volumes cannot be removed ({names}): {why}; the node tries again"
+                );
+            }
         }
+    }
+
+    /// Removes volumes that are left, until the store fails.
+    async fn take_back(&self, due: &[Unfinished]) -> Result<(), ConfigError> {
+        let left: Vec<Left> = due.iter().map(|volume| (volume.id, self.silent(volume))).collect();
+        let mut remove = RemoveLeft::new(left);
+        let removed = self.config().in_steps(move |store| remove.step(store)).await?;
+        self.reconcile_soon();
+        let gone = |id: &u64| due.iter().filter(|volume| volume.id == *id).for_each(log_removed);
+        removed.gone.iter().for_each(gone);
+        for (id, silent) in removed.long {
+            if self.remove_unfinished(id, silent).await? {
+                gone(&id);
+            }
+        }
+        Ok(())
     }
 
     fn unfinished(&self) -> Vec<Unfinished> {
@@ -153,5 +164,18 @@ impl Node {
         let removed = self.config().in_steps(move |store| remove.step(store)).await?;
         self.reconcile_soon();
         Ok(removed)
+    }
+}
+
+fn log_removed(volume: &Unfinished) {
+    let name = &volume.name;
+    match volume.state {
+        VolumeState::Deleting => {
+            tracing::info!(volume = name, "the interrupted deletion of volume {name} was completed");
+        }
+        _ => tracing::warn!(
+            volume = name,
+            "volume {name} was not made, since the command that made it was interrupted: what was made of it is removed"
+        ),
     }
 }

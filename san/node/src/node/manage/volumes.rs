@@ -392,7 +392,7 @@ impl RemoveVolume {
             }
             // A volume with a record that is being removed is one that a person removes.
             let takes_back = self.unfinished && !catalog.records.contains_key(&self.id);
-            self.shrink = Some(removal(store, &catalog, self.id, volume, *version, takes_back)?);
+            self.shrink = Some(removal(&catalog, self.id, volume, *version, takes_back));
         }
         let Some(shrink) = &mut self.shrink else { return Ok(Step::More) };
         match shrink.step(store)? {
@@ -408,19 +408,12 @@ impl RemoveVolume {
 }
 
 /// The changes that remove a volume. No person has ordered that if an interrupted command is taken back, so no replica with data is removed then.
-fn removal(
-    store: &mut dyn ConfigStore,
-    catalog: &Catalog,
-    id: u64,
-    volume: &Volume,
-    version: u64,
-    takes_back: bool,
-) -> Result<Shrink, ConfigError> {
+pub(super) fn removal(catalog: &Catalog, id: u64, volume: &Volume, version: u64, takes_back: bool) -> Shrink {
     let gone = |key: String, version: u64| Change { key, expected: Some(version), value: None };
     let (key, name) = (format!("volume/{id}"), format!("name/{}", volume.name));
     let mut last = vec![gone(key.clone(), version)];
-    if let Some(stored) = store.get(&name)? {
-        last.push(gone(name, stored.version));
+    if let Some(version) = catalog.versions.get(&name).copied() {
+        last.push(gone(name, version));
     }
     if let Some(stored) = catalog.records.get(&id) {
         last.push(gone(record_key(VolumeId(id)), stored.version));
@@ -441,5 +434,5 @@ fn removal(
         change(format!("replica/{id}"), Some(*version), &dropping)
     };
     let replicas = catalog.replicas.iter().filter(here).map(drops).collect();
-    Ok(Shrink::new(change(key, Some(version), &deleting), replicas, last))
+    Shrink::new(change(key, Some(version), &deleting), replicas, last)
 }
