@@ -58,7 +58,7 @@ impl Node {
                     }
                 });
                 let news = news.await;
-                self.state().store.learn_fault(news.as_ref().err().map(ToString::to_string));
+                self.state().store.learn_outcome(news.as_ref().err());
                 Some(news)
             } else {
                 None

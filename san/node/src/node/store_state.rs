@@ -53,6 +53,15 @@ impl StoreState {
         self.answered.map_or(Duration::ZERO, |when| when.elapsed())
     }
 
+    /// Remembers the outcome of a reading. The store itself may have found that it went back.
+    pub(crate) fn learn_outcome(&mut self, why: Option<&ConfigError>) {
+        self.learn_fault(why.map(ToString::to_string));
+        if let Some(ConfigError::WentBack { was, is }) = why {
+            // It is remembered and logged.
+            let _ = self.goes_on(*was, *is);
+        }
+    }
+
     /// Remembers whether the configuration store answers, and if not, why.
     pub(crate) fn learn_fault(&mut self, why: Option<String>) {
         // Before the first answer it is the beginning.
@@ -79,5 +88,15 @@ mod tests {
         {
             assert_eq!(state.goes_on(was, is).is_ok(), believed, "{was} {is}");
         }
+    }
+
+    #[test]
+    fn what_the_store_has_found_is_known_to_all() {
+        let mut state = StoreState::default();
+        state.learn_outcome(Some(&ConfigError::Unavailable("it is away".into())));
+        assert!(!state.went_back());
+        state.learn_outcome(Some(&ConfigError::WentBack { was: 5, is: 4 }));
+        state.learn_outcome(None);
+        assert!(state.went_back() && state.goes_on(5, 9).is_err());
     }
 }

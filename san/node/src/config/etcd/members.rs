@@ -261,9 +261,10 @@ impl Members {
         Ok((revision, answer.take_kvs(), answer.more()))
     }
 
-    /// The whole answer, and the revision of etcd.
+    /// The whole answer, and the revision of etcd. An older copy of etcd is reported as that at once; so is another etcd, if no member of the
+    /// right one answers.
     async fn answer(&mut self, key: &str, options: &GetOptions) -> Result<(u64, GetResponse), ConfigError> {
-        let mut faults = Vec::new();
+        let (mut faults, mut other) = (Vec::new(), None);
         for _ in 0..self.address.endpoints().len() {
             let read = async {
                 let client = self.client().await?;
@@ -276,7 +277,13 @@ impl Members {
             let fault = match read.await {
                 Ok(answer) => match self.answered(answer.header()) {
                     Ok(revision) => return Ok((revision, answer)),
-                    Err(why) => why.to_string(),
+                    Err(why @ ConfigError::WentBack { .. }) => return Err(why),
+                    Err(why) => {
+                        let fault = why.to_string();
+                        other =
+                            Some(why).filter(|why| matches!(why, ConfigError::OtherEtcd { .. })).or(other);
+                        fault
+                    }
                 },
                 Err(why) => {
                     let fault = format!("{}: {why}", self.member());
@@ -286,7 +293,9 @@ impl Members {
             };
             faults.push(fault);
         }
-        Err(ConfigError::Unavailable(format!("no member of etcd answers ({})", faults.join("; "))))
+        let silent =
+            || ConfigError::Unavailable(format!("no member of etcd answers ({})", faults.join("; ")));
+        Err(other.unwrap_or_else(silent))
     }
 
     /// What is kept under a key of etcd.
@@ -359,6 +368,9 @@ impl Members {
 
     /// Makes all of these changes if every key of etcd is as expected; otherwise none. Whether it did.
     pub(super) async fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        if let Some((was, is)) = self.older {
+            return Err(ConfigError::WentBack { was, is });
+        }
         // A commit to a member that is gone would have to be given up with an unknown outcome: it is tried with a read first.
         if self.connection.as_ref().is_none_or(|connection| connection.answered.elapsed() > FRESH) {
             self.revision_of_etcd().await?;
