@@ -112,6 +112,8 @@ pub(super) struct Members {
     life: u64,
     /// Commits that were sent.
     commits: u64,
+    /// The version of the key of this client's last commit (0: there is none). `None` if it is not known, since an answer was lost.
+    last: Option<u64>,
 }
 
 /// The keys of the configuration at a revision of etcd. As long as `newest` and `count` are the same, so are all keys and values: each put raises
@@ -159,6 +161,7 @@ impl Members {
             client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed) % CLIENTS,
             life: crate::node::random(),
             commits: 0,
+            last: None,
         }
     }
 
@@ -366,7 +369,8 @@ impl Members {
         Ok(revision)
     }
 
-    /// Makes all of these changes if every key of etcd is as expected; otherwise none. Whether it did.
+    /// Makes all of these changes if every key of etcd is as expected; otherwise none. Whether it did. Nor does it if this client has committed
+    /// anything since: a copy of the transaction that a proxy delivers late changes nothing, also where a key is again as it was.
     pub(super) async fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
         if let Some((was, is)) = self.older {
             return Err(ConfigError::WentBack { was, is });
@@ -375,31 +379,24 @@ impl Members {
         if self.connection.as_ref().is_none_or(|connection| connection.answered.elapsed() > FRESH) {
             self.revision_of_etcd().await?;
         }
-        let expected = |change: &Change| change.expected.unwrap_or(0) as i64;
-        let compares: Vec<Compare> = changes
-            .iter()
-            .map(|change| Compare::mod_revision(change.key.as_str(), CompareOp::Equal, expected(change)))
-            .collect();
-        let (before, key) = (self.highest, self.address.commit_key(self.client));
+        let key = self.address.commit_key(self.client);
+        let version = match self.last.take() {
+            Some(version) => version,
+            None => self.get(&key).await?.map_or(0, |stored| stored.version),
+        };
+        let before = self.highest;
         self.commits += 1;
         let number = format!("{:016x}/{}", self.life, self.commits);
-        let mut operations: Vec<TxnOp> = changes
-            .iter()
-            .map(|Change { key, value, .. }| match value {
-                Some(value) => TxnOp::put(key.as_str(), value.as_slice(), None),
-                None => TxnOp::delete(key.as_str(), None),
-            })
-            .collect();
-        operations.push(TxnOp::put(key.as_str(), number.as_str(), None));
-        let last = vec![TxnOp::get(key.as_str(), None)];
+        let transaction = transaction(changes, &key, version, &number);
         let mut client = self.client().await.map_err(ConfigError::Unavailable)?.kv_client();
-        let sent = client.txn(Txn::new().when(compares).and_then(operations).or_else(last));
-        match timeout(COMMITS, sent).await {
+        match timeout(COMMITS, client.txn(transaction)).await {
             Ok(Ok(answer)) => {
-                self.answered(answer.header())?;
+                let revision = self.answered(answer.header())?;
                 if answer.succeeded() {
+                    self.last = Some(revision);
                     return Ok(true);
                 }
+                self.last = last_version(&answer);
                 match made_before(&answer, &number, before) {
                     Some(made) => Ok(made),
                     None => {
@@ -418,6 +415,35 @@ impl Members {
         let member = self.member().to_owned();
         self.next_member();
         ConfigError::Unavailable(format!("{member}: {why}. Whether the change was made is not known yet"))
+    }
+}
+
+/// The transaction that makes these changes, if all keys are as expected and the `key` of the client's last commit has this version. It writes
+/// the number there.
+pub(super) fn transaction(changes: &[Change], key: &str, version: u64, number: &str) -> Txn {
+    let expected = |change: &Change| change.expected.unwrap_or(0) as i64;
+    let compare = |key: &str, version| Compare::mod_revision(key, CompareOp::Equal, version);
+    let mut compares: Vec<Compare> =
+        changes.iter().map(|change| compare(change.key.as_str(), expected(change))).collect();
+    compares.push(compare(key, version as i64));
+    let mut operations: Vec<TxnOp> = changes
+        .iter()
+        .map(|Change { key, value, .. }| match value {
+            Some(value) => TxnOp::put(key.as_str(), value.as_slice(), None),
+            None => TxnOp::delete(key.as_str(), None),
+        })
+        .collect();
+    operations.push(TxnOp::put(key, number, None));
+    Txn::new().when(compares).and_then(operations).or_else(vec![TxnOp::get(key, None)])
+}
+
+/// The version of the key of the client's last commit, as the answer to a transaction that was refused has it.
+fn last_version(answer: &TxnResponse) -> Option<u64> {
+    match answer.op_responses().first() {
+        Some(TxnOpResponse::Get(last)) => {
+            Some(last.kvs().first().map_or(0, |last| last.mod_revision() as u64))
+        }
+        _ => None,
     }
 }
 
