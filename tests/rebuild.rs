@@ -176,3 +176,19 @@ fn a_copy_on_a_device_that_has_failed_moves_to_another_device_of_its_node() {
     wait_for_copy(&cluster, "node-1", "in sync");
     check_the_copy_at_node_1(&mut cluster, &journal);
 }
+
+#[test]
+fn a_device_with_copies_of_volumes_is_not_overwritten() {
+    let mut cluster = Cluster::start(2);
+    let journal = written(&mut cluster);
+    // Its node does not run, so nothing but its content shows that it is needed.
+    let device = cluster.device(1);
+    for options in [&[][..], &["--overwrite"]] {
+        let (code, said) = cluster.run_at(2, &[&["device", "add", &device][..], options].concat());
+        assert_eq!(code, 2, "{said}");
+        assert!(options.is_empty() || said.contains("holds 1 copies of volumes"), "{said}");
+    }
+    cluster.start_node(1);
+    cluster.wait_until("disk", "healthy", Duration::from_secs(30));
+    check_the_copy_at_node_1(&mut cluster, &journal);
+}

@@ -389,7 +389,7 @@ impl Cluster {
         command
     }
 
-    fn run_at(&self, node: u8, args: &[&str]) -> (i32, String) {
+    pub(crate) fn run_at(&self, node: u8, args: &[&str]) -> (i32, String) {
         let output = Command::new("timeout")
             .arg("100")
             .arg(env!("CARGO_BIN_EXE_loadline"))

@@ -11,7 +11,7 @@ use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusV
 
 use crate::cluster::client::{Api, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
-use crate::output::{print_line, write};
+use crate::output::{print_error, print_line, write};
 use crate::process::exit::Exit;
 use crate::san::{copies_in_sync, health, print_volumes};
 
@@ -162,6 +162,20 @@ struct AttachTo {
     api: Api,
 }
 
+/// The least size of a volume. A smaller one is a size whose unit was forgotten.
+const LEAST_SIZE: ByteSize = ByteSize::MIB;
+
+/// Whether a volume can be meant to have this size.
+fn check_size(size: ByteSize) -> Result<(), String> {
+    match size >= LEAST_SIZE {
+        true => Ok(()),
+        false => Err(format!(
+            "--size: a volume has at least {LEAST_SIZE}, and this is {} bytes. A number without a unit counts bytes: write 256GiB",
+            size.bytes()
+        )),
+    }
+}
+
 pub(crate) fn run(args: Args) -> Exit {
     let done = match args.command {
         Command::Create(args) => create::run(args),
@@ -198,6 +212,9 @@ pub(crate) fn run(args: Args) -> Exit {
         }
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),
         Command::Resize { name, size, api } => {
+            if let Err(why) = check_size(size) {
+                return print_error(Exit::Usage, &why);
+            }
             let path = format!("/v1/volumes/{}/resize", escaped(&name));
             api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
                 api.done(&format!(

@@ -101,7 +101,9 @@ fn users_of(folder: &Path) -> Vec<u32> {
     let own = |entry: &std::fs::DirEntry| -> Option<u32> {
         let id = entry.file_name().to_str()?.parse().ok()?;
         let words = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let is_of = |word: &[u8]| Path::new(OsStr::from_bytes(word)).starts_with(folder);
+        // A path on its command line may be relative to the folder in which the process was started.
+        let begun_in = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+        let is_of = |word: &[u8]| begun_in.join(OsStr::from_bytes(word)).starts_with(folder);
         let is_node = words.split(|byte| *byte == 0).any(|word| word == b"serve");
         (id != std::process::id() && is_node && words.split(|byte| *byte == 0).any(is_of)).then_some(id)
     };

@@ -1,5 +1,6 @@
 //! `loadline san init`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
@@ -71,6 +72,19 @@ pub(super) fn init(args: &Init) -> Exit {
     let transport = args.transport.map_or(default, Protection::transport);
     let (loops, overcommit) = (args.loops, args.overcommit);
     let common = Common { lease_ms, loops, overcommit, transport, certificates };
+    let folder = match &args.cluster {
+        StoreUrl::Sqlite(file) => file.parent().filter(|folder| *folder != Path::new("") && !folder.is_dir()),
+        StoreUrl::Etcd(_) => None,
+    };
+    if let Some(folder) = folder {
+        let folder = folder.display();
+        return print_error(
+            Exit::Usage,
+            &format!(
+                "the folder {folder} does not exist: make it ('mkdir -p {folder}'), or name another one"
+            ),
+        );
+    }
     match cluster::init(&args.cluster, common, args.token_valid.0) {
         Ok(Made { id, token }) => {
             print_line!("cluster {id} is made, in {}", args.cluster);
@@ -79,7 +93,8 @@ pub(super) fn init(args: &Init) -> Exit {
             let store = args.cluster.to_string();
             // A shell takes the ? and the & of the options of an etcd for itself.
             let store = if store.contains(['?', '&', ' ']) { format!("'{store}'") } else { store };
-            print_line!("next: {token}loadline san join {store} --name node-1 --folder FOLDER");
+            let address = if args.cluster.is_remote() { " --address ADDRESS_OF_THIS_HOST" } else { "" };
+            print_line!("next: {token}loadline san join {store} --name node-1 --folder FOLDER{address}");
             Exit::Done
         }
         Err(why) => print_error(Exit::Usage, &why.to_string()),

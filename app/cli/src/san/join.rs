@@ -1,7 +1,7 @@
 //! `loadline san join`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use loadline_san_export::front_ends::{Endpoint, Protocol};
@@ -30,10 +30,11 @@ pub(super) struct Join {
     /// The node's folder.
     #[arg(long)]
     folder: PathBuf,
-    /// The address at which the node listens. Each node of a machine needs an address of its own: 127.0.0.1,
-    /// 127.0.0.2, ...
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
-    address: IpAddr,
+    /// The address at which the node listens, and by which all other nodes reach it. It cannot be changed later. Each
+    /// node of a machine needs an address of its own: 127.0.0.1, 127.0.0.2, ... [default: 127.0.0.1 if the
+    /// configuration store is a file; required if it is an etcd]
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
     /// The port of the node's API.
     #[arg(long, value_name = "PORT", default_value_t = 7400)]
     api_port: u16,
@@ -98,12 +99,20 @@ fn protocol_port(text: &str) -> Result<(Protocol, u16), String> {
 }
 
 pub(super) fn join(args: &Join) -> Exit {
-    let at = |port| SocketAddr::new(args.address, port);
+    let Some(address) =
+        args.address.or((!args.cluster.is_remote()).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+    else {
+        return print_error(
+            Exit::Usage,
+            "--address: give the address of this host by which the other nodes reach it",
+        );
+    };
+    let at = |port| SocketAddr::new(address, port);
     let node = catalog::Node {
         name: args.name.clone(),
         api: at(args.api_port),
         peer: at(args.peer_port),
-        endpoints: endpoints(args.address, &args.ports),
+        endpoints: endpoints(address, &args.ports),
         incarnation: 0,
         certificates: Vec::new(),
         draining: false,

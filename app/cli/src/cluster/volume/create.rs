@@ -65,6 +65,9 @@ pub(super) fn run(args: Create) -> Result<Exit, Failed> {
         Ok(all) => all,
         Err(why) => return Ok(print_error(Exit::Usage, &why)),
     };
+    if let Err(why) = super::check_size(args.size) {
+        return Ok(print_error(Exit::Usage, &why));
+    }
     // Sizes are rounded up to whole blocks.
     let size = ByteSize(args.size.bytes().next_multiple_of(4096));
     match all.as_slice() {

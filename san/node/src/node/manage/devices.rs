@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loadline_san_device::file::{DeviceFile, Devices};
-use loadline_san_protocol::device::{DeviceId, Superblock};
+use loadline_san_protocol::device::{DeviceId, DiskFault, Superblock};
 use loadline_san_store::io::Area;
-use loadline_san_store::space::Space;
+use loadline_san_store::space::{Space, SpaceError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,28 @@ pub struct AddDevice {
     /// Nothing that is on it is needed.
     #[serde(default)]
     pub overwrite: bool,
+}
+
+/// Fails if copies of volumes are on a device, of whichever cluster: what would be lost with them nobody can see from outside.
+fn check_unneeded(devices: &mut Devices) -> Result<(), String> {
+    let held = match Space::load(devices, Area::Log, None) {
+        Ok(space) => {
+            let copies = space.replicas().count();
+            let superblock = space.superblock();
+            let (device, cluster) = (superblock.device.0, superblock.cluster);
+            (copies > 0).then(|| {
+                format!("is device {device} of cluster {cluster}, and holds {copies} copies of volumes")
+            })
+        }
+        Err(SpaceError::Superblock(DiskFault::Newer { .. }) | SpaceError::Table { .. }) => {
+            Some("is a device of a Loadline cluster, and may hold copies of volumes".into())
+        }
+        // Nothing of ours is there, or nothing that can be read.
+        Err(_) => None,
+    };
+    let help = "It is not used, also not with --overwrite. If the copies are not needed any more, write zeroes over the first MiB of \
+                the device, and try again";
+    held.map_or(Ok(()), |held| Err(format!("{held}. {help}")))
 }
 
 impl Node {
@@ -81,10 +103,14 @@ impl Node {
             let blank = file.is_blank().map_err(|why| why.to_string())?;
             if !blank && !add.overwrite {
                 return Err(format!(
-                    "{shown} is not blank: 'wipefs {shown}' shows its content. With --overwrite the device is used and its content is lost"
+                    "{shown} is not blank: 'wipefs {shown}' shows most kinds of content, and 'loadline san dump {shown}' the copies of a Loadline cluster. With --overwrite the device is used and its content is lost"
                 ));
             }
             let bytes = file.bytes();
+            let mut devices = Devices { log: file, capacity: None };
+            if !blank {
+                check_unneeded(&mut devices).map_err(|why| format!("{shown} {why}"))?;
+            }
             if bytes < LEAST_DEVICE {
                 return Err(format!(
                     "{shown} has {}: a device needs at least {}",
@@ -93,7 +119,6 @@ impl Node {
                 ));
             }
             let chunk = chunk_bytes(bytes);
-            let mut devices = Devices { log: file, capacity: None };
             let fits = Superblock::fit(cluster, DeviceId(u64::from(id)), bytes, chunk, EXTENT_BLOCKS);
             let superblock =
                 fits.map_err(|why| format!("{shown} with {bytes} bytes cannot be used: {why}"))?;

@@ -167,13 +167,18 @@ impl PlanVolumes {
         let names = checked.wanted.names.iter().skip(self.from).take(count);
         let mut places = devices(catalog, |node| alive.get(&node) == Some(&true));
         let mut placed = Vec::new();
+        let mut firsts = first_copies(catalog);
         for name in names {
             if let Some((id, volume)) = catalog.volume(name) {
                 self.check_unfinished(catalog, id, volume)?;
                 self.removing = Some(RemoveVolume::unfinished(id));
                 return Ok(None);
             }
-            placed.push((name, place_volume(catalog, checked, name, at, &mut places)?));
+            let mut groups = place_volume(catalog, checked, name, at, &mut places)?;
+            if at.is_none() {
+                begin_with_rarest(catalog, &mut groups, &mut firsts);
+            }
+            placed.push((name, groups));
         }
         let ids_each = replicas as u64 + 1;
         let (ids, take_ids) = catalog.take_ids(ids_each * placed.len() as u64);
@@ -276,6 +281,35 @@ fn place_volume(
         }
     }
     Ok(placed)
+}
+
+/// How many volumes have their first copy at each node.
+fn first_copies(catalog: &Catalog) -> BTreeMap<u32, usize> {
+    // Ids of a volume's replicas rise in the order of its copies.
+    let mut first_of: BTreeMap<u64, u32> = BTreeMap::new();
+    for (replica, _) in catalog.replicas.values().filter(|(replica, _)| replica.group == 0) {
+        first_of.entry(replica.volume).or_insert(replica.node);
+    }
+    let mut firsts = BTreeMap::new();
+    first_of.into_values().for_each(|node| *firsts.entry(node).or_insert(0) += 1);
+    firsts
+}
+
+/// A volume is attached to the node of its first copy. So of the nodes with a copy of the first group, the one with the fewest first copies is
+/// put first, in all groups.
+fn begin_with_rarest(catalog: &Catalog, groups: &mut [Vec<DeviceId>], firsts: &mut BTreeMap<u32, usize>) {
+    let node_of = |device: &DeviceId| catalog.devices[&device.0].0.node;
+    let Some(first) = groups.first().and_then(|devices| {
+        devices.iter().map(node_of).min_by_key(|node| firsts.get(node).copied().unwrap_or(0))
+    }) else {
+        return;
+    };
+    for devices in groups {
+        if let Some(at) = devices.iter().position(|device| node_of(device) == first) {
+            devices[..=at].rotate_right(1);
+        }
+    }
+    *firsts.entry(first).or_insert(0) += 1;
 }
 
 fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {

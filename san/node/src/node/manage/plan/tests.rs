@@ -291,3 +291,25 @@ fn a_volume_of_a_node_that_shows_that_it_runs_is_not_removed_by_another() {
     assert!(steps::all(&mut store, |store| remove.step(store)).unwrap());
     assert!(Catalog::read(&mut store).unwrap().volume("x").is_none());
 }
+
+#[test]
+fn first_copies_of_volumes_without_a_wanted_node_are_spread_over_all_nodes() {
+    for copies in [1, 2, 3] {
+        let mut store = cluster(64 * GIB);
+        let wanted = CreateVolumes { copies, ..named(&checked("x", GIB, 1), "x") };
+        let names = (1..=9).map(|number| format!("disk-{number}")).collect();
+        let of = check(CreateVolumes { names, ..wanted }).unwrap();
+        let under_way = UnderWay::default();
+        let (mut creation, _running) = creation(&under_way, of, 1);
+        let mut planned = Vec::new();
+        while planned.is_empty() {
+            if let Step::Done(some) = creation.step(&mut store).unwrap() {
+                planned = some.unwrap();
+            }
+        }
+        let mut firsts = BTreeMap::new();
+        planned.iter().for_each(|volume| *firsts.entry(volume.first).or_insert(0) += 1);
+        assert_eq!(firsts, BTreeMap::from([(1, 3), (2, 3), (3, 3)]), "{copies} copies");
+        assert_eq!(first_copies(&Catalog::read(&mut store).unwrap()), firsts);
+    }
+}
