@@ -45,7 +45,7 @@ fn turbo(root: &Root) -> Check {
         None => root.number(format!("{CPUS}/cpufreq/boost")).map(|on| on == 1),
     };
     match is_on {
-        None => Check::ok(name, "the kernel tells of none"),
+        None => Check::ok(name, "the kernel reports none"),
         Some(false) => Check::ok(name, "off"),
         Some(true) => Check::note(name, "on")
             .expected("off, to compare small differences")

@@ -58,7 +58,7 @@ fn transparent(root: &Root) -> Check {
     let text = root.text("sys/kernel/mm/transparent_hugepage/enabled");
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
     match chosen {
-        None => Check::ok(name, "the kernel tells of none"),
+        None => Check::ok(name, "the kernel reports none"),
         Some("always") => Check::note(name, "always")
             .expected("madvise")
             .costs(

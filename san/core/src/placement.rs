@@ -52,7 +52,7 @@ pub enum NoPlace {
     Copies(usize),
     /// There are too few failure domains, however empty they are.
     #[error(
-        "{copies} copies need {copies} failure domains with a device in service, and there are {domains}: add a node, or \
+        "{copies} copies need {copies} nodes with a device in service, and there are {domains}: add a node, or \
          ask for fewer copies"
     )]
     Domains {

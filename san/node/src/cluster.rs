@@ -55,7 +55,9 @@ pub enum JoinError {
     )]
     NoToken,
     /// The cluster has none.
-    #[error("connections between the nodes of this cluster are open, so it has no tokens: join without one")]
+    #[error(
+        "connections between the nodes of this cluster are open, so it has neither tokens nor accesses: join without a token"
+    )]
     NoTokens,
     /// It would be reached from other machines, in a cluster whose connections are not protected.
     #[error(transparent)]
@@ -144,7 +146,7 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
     let file = folder.join("node.toml");
     if file.exists() {
         return Err(fail(&file)(std::io::Error::other(
-            "the folder exists already: choose a folder that does not exist",
+            "the folder holds a node already: choose another folder",
         )));
     }
     let own = node.addresses();
@@ -259,7 +261,7 @@ pub fn give_access(
     let (mut store, catalog, identity) = of_host(settings)?;
     if catalog.accesses.contains_key(name) {
         let why = format!(
-            "there is an access {name} already: take it back first ('loadline san access remove {name}'), or choose another name"
+            "there is an access {name} already: revoke it first ('loadline san access remove {name}'), or choose another name"
         );
         return Err(JoinError::Name(why));
     }
@@ -274,7 +276,7 @@ pub fn give_access(
 }
 
 /// Takes an access to the API back. Whether there was one of this name.
-pub fn take_access_back(settings: &NodeSettings, name: &str) -> Result<bool, JoinError> {
+pub fn revoke_access(settings: &NodeSettings, name: &str) -> Result<bool, JoinError> {
     let (mut store, catalog, _) = of_host(settings)?;
     let Some((_, version)) = catalog.accesses.get(name) else { return Ok(false) };
     let gone = Change { key: format!("access/{name}"), expected: Some(*version), value: None };

@@ -100,7 +100,7 @@ pub enum ConfigError {
     #[error("there is no cluster at {0}: make one with 'loadline san init'")]
     Missing(String),
     /// Something is there already.
-    #[error("{0} exists already: choose a path that does not exist")]
+    #[error("there is a cluster at {0} already: choose another path or prefix")]
     Exists(String),
     /// It is something else.
     #[error("{0} is not the configuration store of a cluster")]

@@ -14,6 +14,9 @@ use crate::cluster::client::{print_json, table};
 use crate::output::{document, print_error, print_line};
 use crate::process::exit::Exit;
 
+/// Tokens and accesses are valid for so long at least.
+pub(super) const LEAST_VALID: Duration = Duration::from_secs(1);
+
 /// Give people and programs access to the API, list accesses, and revoke them. The commands run on the host of a node.
 ///
 /// A node's API is open to the node's own machine if its address is one of that machine alone (127.0.0.1). At any other
@@ -103,7 +106,7 @@ pub(super) fn access(args: &Args) -> Exit {
     match &args.command {
         Command::Add(args) => add(args, &settings),
         Command::List(args) => list(args, &settings),
-        Command::Remove(args) => match cluster::take_access_back(&settings, &args.name) {
+        Command::Remove(args) => match cluster::revoke_access(&settings, &args.name) {
             Ok(true) => {
                 print_line!("access {} is revoked", args.name);
                 Exit::Done
@@ -129,6 +132,9 @@ fn add(args: &Add, settings: &NodeSettings) -> Exit {
             "--token: a client of volumes needs a certificate, so leave the option out",
         );
     }
+    if args.valid.0 < LEAST_VALID {
+        return print_error(Exit::Usage, "--valid: give at least 1s");
+    }
     let out = &args.out;
     if out.symlink_metadata().is_ok() {
         return print_error(
@@ -147,7 +153,7 @@ fn add(args: &Add, settings: &NodeSettings) -> Exit {
     };
     if let Err(why) = written {
         // An access whose proof cannot be written is of no use.
-        let _ = cluster::take_access_back(settings, &args.name);
+        let _ = cluster::revoke_access(settings, &args.name);
         return print_error(Exit::Failed, &format!("{}: {why}", out.display()));
     }
     print_line!("access {} ({}) is given; its proof is in {}", args.name, role.name(), out.display());
@@ -155,7 +161,7 @@ fn add(args: &Add, settings: &NodeSettings) -> Exit {
 }
 
 /// Writes a new file that only its owner can read.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()

@@ -56,17 +56,17 @@ pub(super) struct Init {
 pub(super) fn init(args: &Init) -> Exit {
     let lease_ms = args.lease.0.as_millis() as u64;
     if !(100..=60_000).contains(&lease_ms) {
-        return print_error(Exit::Usage, "--lease: 100ms to 60s are possible");
+        return print_error(Exit::Usage, "--lease: give 100ms to 60s");
     }
     if !(1..=64).contains(&args.loops) {
-        return print_error(Exit::Usage, "--loops: 1 to 64 are possible");
+        return print_error(Exit::Usage, "--loops: give 1 to 64");
     }
     if !(100..=10_000).contains(&args.overcommit) {
         return print_error(Exit::Usage, "--overcommit: give 100 to 10000 percent");
     }
     let certificates = args.certificates.0;
     if !(Duration::from_secs(60)..=Duration::from_secs(10 * 365 * 86400)).contains(&certificates) {
-        return print_error(Exit::Usage, "--certificates: 1min to 3650d are possible");
+        return print_error(Exit::Usage, "--certificates: give 1min to 3650d");
     }
     let default = if args.cluster.is_remote() { Transport::Encrypted } else { Transport::Open };
     let transport = args.transport.map_or(default, Protection::transport);

@@ -145,7 +145,7 @@ pub fn read_bundle(path: &Path) -> Result<Issued, IdentityError> {
     let failed = failed(path);
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let expires = text.lines().find_map(|line| line.strip_prefix(EXPIRES)).and_then(|text| text.parse().ok());
-    let expires = expires.ok_or_else(|| failed(format!("it has no line '{EXPIRES}'")))?;
+    let expires = expires.ok_or_else(|| failed(format!("it is no file that 'loadline san access add' writes for the API (it has no line '{EXPIRES}'). A file with a token is for curl and such programs")))?;
     let certificate = CertificateDer::from_pem_slice(text.as_bytes())
         .map_err(|error| failed(format!("it has no certificate: {error}")))?;
     let key = PrivateKeyDer::from_pem_slice(text.as_bytes())

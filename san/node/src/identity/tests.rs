@@ -179,8 +179,8 @@ fn a_node_that_was_removed_makes_no_tokens_and_gives_no_access() {
     let bundle = read_bundle(&path).unwrap();
     assert_eq!(trial.catalog().accesses["bob"].0.proof, fingerprint(&bundle.certificate));
     assert!(cluster::give_access(&settings, "bob", Role::Viewer, HOUR, true).is_err(), "the name is taken");
-    assert!(cluster::take_access_back(&settings, "bob").unwrap());
-    assert!(!cluster::take_access_back(&settings, "bob").unwrap());
+    assert!(cluster::revoke_access(&settings, "bob").unwrap());
+    assert!(!cluster::revoke_access(&settings, "bob").unwrap());
     let mut opened = config::open(&store(trial.folder.path())).unwrap();
     let (id, _) = trial.catalog().node("a").map(|(id, node)| (id, node.clone())).unwrap();
     let version = opened.get(&format!("node/{id}")).unwrap().unwrap().version;
