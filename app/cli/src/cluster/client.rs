@@ -123,6 +123,21 @@ struct Answer<T> {
     answer: Result<T, Fault>,
 }
 
+/// What to do about a connection that failed for this reason.
+fn advice(why: &str) -> &'static str {
+    // The words are those of rustls and of the HTTP client.
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&["InvalidContentType"]) {
+        "Its API speaks HTTP and not HTTPS: leave out https:// and --access"
+    } else if has(&["invalid HTTP version", "http parse fail"]) {
+        "Its API may speak HTTPS: give --api https://ADDRESS:PORT, and an access with --access"
+    } else if has(&["CertificateExpired"]) {
+        "The access has expired, or the clock of a host is wrong: 'loadline san access add' makes a new access"
+    } else {
+        "Check that the node runs"
+    }
+}
+
 fn ask_one<B: Serialize, T: DeserializeOwned>(
     api: &ApiAddress,
     access: Option<&Path>,
@@ -139,7 +154,8 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
     let failed = |why: String| Failed {
         exit: Exit::Failed,
         message: format!(
-            "the node at {api} does not answer: {why}. Check that the node runs, or name another node with --api or LOADLINE_API"
+            "the node at {api} does not answer: {why}. {}, or name another node with --api or LOADLINE_API",
+            advice(&why)
         ),
     };
     let mut answer = answered.map_err(|why| failed(why.to_string()))?;

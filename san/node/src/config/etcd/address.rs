@@ -34,6 +34,11 @@ pub struct EtcdAddress {
 }
 
 impl EtcdAddress {
+    /// Whether connections to it use TLS.
+    pub(super) fn uses_tls(&self) -> bool {
+        self.ca.is_some()
+    }
+
     /// Members, as `host:port`.
     pub(super) fn endpoints(&self) -> &[String] {
         &self.endpoints

@@ -79,16 +79,15 @@ pub(super) fn why(error: &(dyn std::error::Error + 'static)) -> String {
     {
         return status.message().to_owned();
     }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let reason = error.to_string();
-        if !text.ends_with(&reason) {
-            text = format!("{text}: {reason}");
-        }
-        cause = error.source();
+    // The innermost cause has the words that mean something; the others have those of the libraries.
+    let mut cause: &dyn std::error::Error = match error.downcast_ref::<Error>() {
+        Some(Error::GRpcStatus(status)) => status,
+        _ => error,
+    };
+    while let Some(inner) = cause.source() {
+        cause = inner;
     }
-    text
+    cause.to_string()
 }
 
 /// The members of an etcd, one of which is used until it fails.
@@ -296,8 +295,16 @@ impl Members {
             };
             faults.push(fault);
         }
+        // What a member with TLS does with a client without.
+        let is_cut = |fault: &String| {
+            ["broken pipe", "connection closed", "reset"].iter().any(|word| fault.contains(word))
+        };
+        let help = match !self.address.uses_tls() && faults.iter().all(is_cut) {
+            true => ". If this etcd uses TLS, add ?ca=FILE&cert=FILE&key=FILE to its URL",
+            false => "",
+        };
         let silent =
-            || ConfigError::Unavailable(format!("no member of etcd answers ({})", faults.join("; ")));
+            || ConfigError::Unavailable(format!("no member of etcd answers ({}){help}", faults.join("; ")));
         Err(other.unwrap_or_else(silent))
     }
 
