@@ -51,9 +51,9 @@ impl Failed {
         print_error(self.exit, &self.message)
     }
 
-    /// The same, after what was done before it.
+    /// The same, after what was done before it. So this is no mere mistake on the command line.
     pub(crate) fn after(self, done: &str) -> Failed {
-        Failed { message: format!("{done}: {}", self.message), ..self }
+        Failed { exit: Exit::Failed, message: format!("{done}: {}", self.message) }
     }
 }
 

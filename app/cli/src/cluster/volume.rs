@@ -250,7 +250,7 @@ fn attach(args: &AttachTo) -> Result<Exit, crate::cluster::client::Failed> {
     }
     print_line!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
     print_line!();
-    ways::say_all(&how.ways);
+    ways::print_all(&how.ways, how.requires_tls);
     Ok(Exit::Done)
 }
 

@@ -6,8 +6,8 @@ use loadline_san_node::node::manage::WaysView;
 
 use crate::output::print_line;
 
-/// Prints it, by protocol: the fastest first.
-pub(super) fn say_all(ways: &BTreeMap<String, WaysView>) {
+/// Prints the ways to a volume: the fastest first. With `requires_tls` a client over the network needs a certificate.
+pub(super) fn print_all(ways: &BTreeMap<String, WaysView>, requires_tls: bool) {
     let of = |protocol: &str| ways.get(protocol).cloned().unwrap_or(WaysView { network: None, local: None });
     if let Some(socket) = of("vhost-user-blk").local {
         print_line!("QEMU, on that node's machine, with its memory shared (the fastest):");
@@ -22,6 +22,20 @@ pub(super) fn say_all(ways: &BTreeMap<String, WaysView>) {
     if let Some(uri) = nbd.local {
         print_line!("QEMU, on that node's machine:");
         print_line!("  -drive file='{uri}',format=raw,if=virtio,cache=none,discard=unmap");
+    }
+    let address = nbd.network.as_ref().and_then(|uri| uri.strip_prefix("nbd://")).filter(|_| requires_tls);
+    if let Some(address) = address {
+        print_line!("NBD tools, from elsewhere, with a certificate:");
+        print_line!("  loadline san access add CLIENT --role client --out FOLDER --config NODE.TOML");
+        print_line!("  nbdinfo 'nbds://{address}?tls-certificates=FOLDER'");
+        print_line!("QEMU, from elsewhere, with that certificate:");
+        let (host, name) = address.split_once('/').unwrap_or((address, ""));
+        let (host, port) = host.rsplit_once(':').unwrap_or((host, "10809"));
+        print_line!("  -object tls-creds-x509,id=tls,dir=FOLDER,endpoint=client");
+        print_line!(
+            "  -drive driver=nbd,host={host},port={port},export={name},tls-creds=tls,if=virtio,cache=none,discard=unmap"
+        );
+        return;
     }
     if let Some(uri) = nbd.network {
         print_line!("QEMU, from elsewhere:");

@@ -98,6 +98,8 @@ pub struct Use {
     pub node: String,
     /// How clients reach it, by the name of their protocol (`nbd`, `vhost-user-blk`).
     pub ways: BTreeMap<String, WaysView>,
+    /// Whether clients over the network must connect by TLS, with a certificate.
+    pub requires_tls: bool,
 }
 
 /// How clients of a protocol reach a volume.
@@ -179,6 +181,7 @@ impl Node {
             volume: name.into(),
             node: node.name.clone(),
             ways: Protocol::ALL.into_iter().map(|protocol| self.ways(protocol, name, node)).collect(),
+            requires_tls: volume.requires_tls,
         })
     }
 
