@@ -151,7 +151,7 @@ impl Cluster {
         self.node_folder(node).join("vhost").join(format!("{volume}.sock"))
     }
 
-    fn address(&self, node: u8) -> Ipv4Addr {
+    pub(crate) fn address(&self, node: u8) -> Ipv4Addr {
         let [a, b, c] = self.network;
         Ipv4Addr::new(a, b, c, node)
     }

@@ -2,7 +2,7 @@
 //!
 //! However many tasks ask for that, one reads at a time, and each task waits for two reads at most: the one that is under way, and one that
 //! began after the task came. A read that fails is the answer for all tasks that came before it failed. A connection waits for a limited
-//! time, and is judged by what is known then: a store that does not answer keeps none of them out.
+//! time only.
 
 use std::time::{Duration, Instant};
 

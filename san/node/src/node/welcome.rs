@@ -215,8 +215,10 @@ impl Node {
             ));
         };
         while begun.elapsed() < TAKES {
-            // If the store does not answer, what is known is used: the loop compares the fence.
-            let is_newest = self.refresh_within(READ).await;
+            // Without the store no client is let in (rule T12). Another node, or a later try, may do better than a client that waits here.
+            if !self.refresh_within(READ).await {
+                return Err("the configuration store does not answer this node".into());
+            }
             let (mine, here, through) = {
                 let state = self.state();
                 let volume = state.catalog.volumes.get(&forward.volume);
@@ -229,14 +231,11 @@ impl Node {
                 let through = through.map(|(node, _)| node.name.clone());
                 (mine, state.attached.contains(&forward.volume), through)
             };
-            // An access that was made a moment ago may not be known here while the store does not answer: the node that forwards the client
-            // knows it.
             let is_known = |of: &String| self.accesses().may_use_volumes(of);
             let certificate = forward.certificate.clone();
-            if is_newest && certificate.as_ref().is_some_and(|of| !is_known(of)) {
+            if certificate.as_ref().is_some_and(|of| !is_known(of)) {
                 return Err(REVOKED.into());
             }
-            let certificate = certificate.filter(is_known);
             let Some(through) = through else { return Err("this cluster has no such node".into()) };
             let Some((bytes, name)) = mine else {
                 return Err("this node does not own the volume, or the volume is not attached".into());
