@@ -2,6 +2,8 @@
 
 mod nodes;
 
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -183,11 +185,21 @@ fn a_device_with_copies_of_volumes_is_not_overwritten() {
     let journal = written(&mut cluster);
     // Its node does not run, so nothing but its content shows that it is needed.
     let device = cluster.device(1);
+    // A node mends the second copy of the first page when it opens the device. To look at the device writes nothing: a node of another host
+    // may be using it.
+    cluster.flip(1, 4096 + 40);
+    let begins = || {
+        let mut begins = vec![0; 1 << 20];
+        File::open(&device).and_then(|mut file| file.read_exact(&mut begins)).expect("it can be read");
+        begins
+    };
+    let before = begins();
     for options in [&[][..], &["--overwrite"]] {
         let (code, said) = cluster.run_at(2, &[&["device", "add", &device][..], options].concat());
         assert_eq!(code, 2, "{said}");
         assert!(options.is_empty() || said.contains("holds 1 copies of volumes"), "{said}");
     }
+    assert!(before == begins(), "the device is as it was");
     cluster.start_node(1);
     cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     check_the_copy_at_node_1(&mut cluster, &journal);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::{DeviceId, DiskFault, Superblock};
+use loadline_san_store::check::ReadOnly;
 use loadline_san_store::io::Area;
 use loadline_san_store::space::{Space, SpaceError};
 use schemars::JsonSchema;
@@ -34,9 +35,10 @@ pub struct AddDevice {
     pub overwrite: bool,
 }
 
-/// Fails if copies of volumes are on a device, of whichever cluster: what would be lost with them nobody can see from outside.
-fn check_unneeded(devices: &mut Devices) -> Result<(), String> {
-    let held = match Space::load(devices, Area::Log, None) {
+/// Fails if a device holds copies of volumes, of this cluster or another one. The device is only read: a node of another host may be using it.
+fn check_unneeded(devices: Devices) -> Result<Devices, String> {
+    let mut devices = ReadOnly(devices);
+    let held = match Space::load(&mut devices, Area::Log, None) {
         Ok(space) => {
             let copies = space.replicas().count();
             let superblock = space.superblock();
@@ -45,15 +47,20 @@ fn check_unneeded(devices: &mut Devices) -> Result<(), String> {
                 format!("is device {device} of cluster {cluster}, and holds {copies} copies of volumes")
             })
         }
-        Err(SpaceError::Superblock(DiskFault::Newer { .. }) | SpaceError::Table { .. }) => {
-            Some("is a device of a Loadline cluster, and may hold copies of volumes".into())
-        }
+        Err(
+            SpaceError::Superblock(DiskFault::Newer { .. })
+            | SpaceError::Table { .. }
+            | SpaceError::Shrunk { .. },
+        ) => Some("is a device of a Loadline cluster, and may hold copies of volumes".into()),
         // Nothing of ours is there, or nothing that can be read.
         Err(_) => None,
     };
     let help = "It is not used, also not with --overwrite. If the copies are not needed any more, write zeroes over the first MiB of \
                 the device, and try again";
-    held.map_or(Ok(()), |held| Err(format!("{held}. {help}")))
+    match held {
+        Some(held) => Err(format!("{held}. {help}")),
+        None => Ok(devices.0),
+    }
 }
 
 impl Node {
@@ -109,7 +116,7 @@ impl Node {
             let bytes = file.bytes();
             let mut devices = Devices { log: file, capacity: None };
             if !blank {
-                check_unneeded(&mut devices).map_err(|why| format!("{shown} {why}"))?;
+                devices = check_unneeded(devices).map_err(|why| format!("{shown} {why}"))?;
             }
             if bytes < LEAST_DEVICE {
                 return Err(format!(
