@@ -110,7 +110,7 @@ pub struct Made {
 
 /// Makes a cluster without nodes, in a new store. `token_life`: how long its first node has to join.
 pub fn init(url: &StoreUrl, common: Common, token_life: Duration) -> Result<Made, JoinError> {
-    let id = format!("{:016x}{:016x}", crate::node::random(), crate::node::random());
+    let id = format!("{:032x}", u128::from_ne_bytes(crate::identity::random_bytes()));
     let Common { lease_ms, loops, overcommit, transport, certificates } = common;
     let certificate_s = certificates.as_secs();
     let cluster =

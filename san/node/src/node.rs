@@ -96,8 +96,6 @@ use under_way::UnderWay;
 pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
 
-pub(crate) use reconcile::random;
-
 /// How long a node waits before it reads the configuration again where an attempt has failed or is still awaited.
 const CONFIG_POLL: Duration = Duration::from_millis(200);
 /// How long after the configuration was read it is read again, if there was no notice of a change.

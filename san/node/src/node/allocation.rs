@@ -26,7 +26,7 @@ pub(super) fn new_replica(
         node: catalog.devices[&device.0].0.node,
         device: device.0,
         log_bytes: of.log_bytes,
-        key: crate::node::random(),
+        key: u64::from_ne_bytes(crate::identity::random_bytes()),
         state: ReplicaState::Wanted,
         refused: None,
         unusable: None,

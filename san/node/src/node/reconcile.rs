@@ -534,10 +534,3 @@ fn extents_of(replica: &Replica, volume: &Volume) -> u64 {
 fn identity(id: u64, replica: &Replica) -> Identity {
     Identity { volume: VolumeId(replica.volume), group: GroupIndex(replica.group), replica: ReplicaId(id) }
 }
-
-/// Random bits, from the system.
-pub(crate) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // Its keys come from the system's generator.
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
-}

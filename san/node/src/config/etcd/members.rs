@@ -131,7 +131,8 @@ struct Seen {
 
 /// The number of the key of the next client of this process. Processes begin at different ones, and no two clients of one process have the
 /// same one.
-static NEXT_CLIENT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(crate::node::random()));
+static NEXT_CLIENT: LazyLock<AtomicU64> =
+    LazyLock::new(|| AtomicU64::new(u64::from_ne_bytes(crate::identity::random_bytes())));
 
 struct Connection {
     client: Client,
@@ -158,7 +159,7 @@ impl Members {
             older: None,
             seen: None,
             client: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed) % CLIENTS,
-            life: crate::node::random(),
+            life: u64::from_ne_bytes(crate::identity::random_bytes()),
             commits: 0,
             last: None,
         }
