@@ -57,7 +57,7 @@ fn hosts_whose_clocks_disagree_say_so_once_and_find_each_other_again() {
         cluster.kill(1);
         cluster.start_node(1);
         wait("both nodes count", || refusals(&cluster, 1) >= 3.0 && refusals(&cluster, 2) >= 3.0);
-        wait("it is said", || cluster.log(2).contains("and the clock of this host says"));
+        wait("the log names the clock", || cluster.log(2).contains("and the clock of this host says"));
         let said =
             |node: u8, words: &str| cluster.log(node).lines().filter(|line| line.contains(words)).count();
         // Once of connections that are taken, and once of those that are made.

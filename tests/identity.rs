@@ -255,8 +255,8 @@ fn say(
     })
 }
 
-/// Who has the key of a node, or what was a process of it once, opens no session of a process that does not run, and shuts out none that
-/// does.
+/// A sender with the key of a node, or a former process of that node, cannot open a session for a process that does not run, and cannot shut out
+/// the process that runs.
 #[test]
 fn a_session_is_of_the_process_that_runs_as_its_node() {
     let cluster = Cluster::start_with(2, PROTECTED, "");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MOST: u32 = 10;
 /// Reasons that are counted apart. Those that come first in a window are; all further ones are counted together.
 const REASONS: usize = 32;
-/// Characters by which reasons are told apart: they begin with words of ours.
+/// Reasons that begin with the same so many characters count as one: a reason begins with words of this program.
 const REASON: usize = 24;
 const WINDOW: Duration = Duration::from_secs(60);
 /// Characters of a line.

@@ -47,7 +47,7 @@ pub enum HandshakeError {
     #[error("{}", tls(.0))]
     Tls(rustls::Error),
     /// More handshakes are begun than this host computes.
-    #[error("this node is asked for more handshakes than it can compute")]
+    #[error("more handshakes wait than this node can compute")]
     Overloaded,
     /// It sends more than a handshake has.
     #[error("the other side sends more than a handshake has")]

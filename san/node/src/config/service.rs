@@ -215,7 +215,7 @@ impl Waiting {
 }
 
 /// Records as they were at a revision of the store. Nodes that watch many volumes read all their records again and again: as long as
-/// nothing has changed, the store is asked for its revision only.
+/// nothing has changed, only the revision of the store is read.
 #[derive(Debug, Default)]
 struct KnownRecords {
     revision: Option<u64>,

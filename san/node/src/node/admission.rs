@@ -33,7 +33,7 @@ impl Node {
         let Admission { id, name, bytes, fence, session, protocol, chosen, certificate } = admission;
         match stream.into_channel() {
             Ok(channel) => {
-                // Nothing is learned of the configuration meanwhile: what it revokes from now on, the loop is told after this.
+                // The configuration does not change while the state is locked: the loop receives the client before any later revocation.
                 let _state = self.state();
                 if certificate.as_ref().is_some_and(|of| !self.accesses().may_use_volumes(of)) {
                     return ends(&from, "its access was revoked");

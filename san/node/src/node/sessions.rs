@@ -263,7 +263,7 @@ impl Node {
         ended.into_iter().for_each(|id| self.end_session(id));
     }
 
-    /// A session is not opened: the other node is told.
+    /// Answers that no session is opened.
     pub(super) async fn refuse_session(mut stream: Link) {
         let _ = stream.write_all(&REFUSED).await;
         let _ = stream.flush().await;

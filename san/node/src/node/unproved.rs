@@ -1,5 +1,5 @@
-//! Connections whose other side has not proved yet that it may connect: bounded numbers of them, apart for each kind, so that a stranger
-//! keeps nobody else out.
+//! Connections whose other side has not proved yet that it may connect. Their number is limited for each kind apart, so that strangers of one
+//! kind take no place of another kind.
 //!
 //! A new connection is always taken. If there is no place for it, the oldest one has to go: a stranger that opens many and leaves them
 //! displaces its own. A connection gives its place back as soon as it has proved something.

@@ -257,7 +257,7 @@ impl Node {
                 let from = format!("{} through {through}", forward.from);
                 let chosen = Chosen { negotiated: forward.negotiated, rest: Vec::new() };
                 let admission = Admission { id, name, bytes, fence, session, protocol, chosen, certificate };
-                // It may have been given up meanwhile. If it is from now on, the loop is told so after this.
+                // The session may have ended meanwhile. If it ends after this check, the loop receives that after the client.
                 if !self.state().sessions.is_open(forward.session) {
                     return Err(SESSION_ENDED.into());
                 }

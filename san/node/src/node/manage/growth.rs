@@ -35,8 +35,9 @@ type Added = Vec<Vec<(ReplicaId, NodeId)>>;
 /// What a command has planned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PlannedGrowth {
-    /// See [`Growth::command`].
+    /// The id of the command, by which its plan is recognised.
     pub(super) command: u64,
+    /// The replicas of each new group, with their nodes.
     pub(super) added: Added,
 }
 

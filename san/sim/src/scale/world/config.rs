@@ -74,7 +74,7 @@ struct Known {
 }
 
 impl Known {
-    /// Reads records at a revision. Returns how many of them the store is asked for.
+    /// Reads records at a revision. Returns how many of them are read from the store.
     fn read(&mut self, revision: u64, reads: &[(usize, Epoch)]) -> u64 {
         if self.revision != revision {
             *self = Known { revision, records: BTreeSet::new() };
