@@ -295,7 +295,7 @@ fn what_is_not_there_or_is_wrong_is_named() {
     let server = Server::start(1);
     let cluster = Cluster::start_with_store(1, format!("etcd://{}/{PREFIX}", server.endpoints()));
     for (url, named) in [
-        (format!("etcd://{}/{PREFIX}", server.endpoints()), "exists already"),
+        (format!("etcd://{}/{PREFIX}", server.endpoints()), "there is a cluster at"),
         ("etcd://127.0.0.1:1".into(), "refused"),
         ("etcd://a b".into(), "does not name a member of etcd"),
         (format!("etcd://{}/x?user=root&password-file=/nowhere", server.endpoints()), "/nowhere"),

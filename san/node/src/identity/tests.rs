@@ -132,7 +132,7 @@ fn an_open_cluster_stays_on_its_machine() {
     assert!(trial.made.token.is_none());
     assert!(why(trial.join("a", 1, None)).contains("an address that other machines reach"));
     let other = Trial::new(Transport::Encrypted, HOUR);
-    assert!(why(trial.join("a", 1, Some(&other.token()))).contains("it has no tokens"));
+    assert!(why(trial.join("a", 1, Some(&other.token()))).contains("it has neither tokens nor accesses"));
 }
 
 #[test]
