@@ -57,6 +57,8 @@ use loadline_packed::unpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use connection::Connections;
+
 use crate::node::Node;
 use crate::node::manage::{
     AddDevice, CreateVolume, CreateVolumes, Drain, ErrorKind, ManageError, Move, Recover, RequireTls, Resize,

@@ -75,6 +75,7 @@ use loadline_san_transport::helpers::Helpers;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::api::Connections;
 use crate::config::catalog::Catalog;
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
@@ -259,6 +260,8 @@ struct Inner {
     /// Threads that compute handshakes.
     helpers: Helpers,
     state: Mutex<NodeState>,
+    /// Connections of the API.
+    api: Connections,
     /// Reads of the configuration that tasks share.
     reading: reading::Reading,
     /// The configuration has changed, as far as this node knows.
@@ -332,6 +335,7 @@ impl Node {
             unproved: Unproved::default(),
             helpers,
             state,
+            api: Connections::default(),
             reading: reading::Reading::default(),
             changed,
             happened,
@@ -372,6 +376,10 @@ impl Node {
     /// Names of its host by which clients of the API may call it.
     pub(crate) fn api_names(&self) -> &[String] {
         &self.0.settings.api_names
+    }
+
+    pub(crate) fn api_connections(&self) -> &Connections {
+        &self.0.api
     }
 
     pub(crate) fn cluster_id(&self) -> ClusterId {

@@ -13,6 +13,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 use super::caller::Caller;
 
@@ -27,17 +28,49 @@ const TAKES: Duration = Duration::from_secs(600);
 /// How long the last request of a connection may take from then on: longer than any does whose caller reads the answer.
 const ENDS: Duration = Duration::from_secs(60);
 
+/// The connections of one node's API.
+#[derive(Debug, Default)]
+pub(crate) struct Connections(watch::Sender<bool>);
+
+impl Connections {
+    /// A connection is one of these until it drops what this returns.
+    pub(super) fn enter(&self) -> Connected {
+        Connected(self.0.subscribe())
+    }
+
+    /// Each connection ends when the request that it has begun is answered. Waits for that. Whether all have ended in time.
+    pub(crate) async fn end(&self, within: Duration) -> bool {
+        self.0.send_replace(true);
+        tokio::time::timeout(within, self.0.closed()).await.is_ok()
+    }
+}
+
+/// A connection of the API.
+pub(super) struct Connected(watch::Receiver<bool>);
+
+impl Connected {
+    /// Until it is to end.
+    async fn is_to_end(&mut self) {
+        if self.0.wait_for(|ends| *ends).await.is_err() {
+            // The node is gone, so it does not order that any more.
+            std::future::pending().await
+        }
+    }
+}
+
 /// Answers the requests of a connection until it ends.
 pub(super) async fn serve(
+    connected: Connected,
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     api: Router,
     caller: Caller,
 ) {
-    serve_within(HEAD, io, api, caller).await;
+    serve_within(HEAD, connected, io, api, caller).await;
 }
 
 async fn serve_within(
     head: Duration,
+    mut connected: Connected,
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     api: Router,
     caller: Caller,
@@ -57,10 +90,13 @@ async fn serve_within(
         .serve_connection(TokioIo::new(io), answer);
     tokio::pin!(connection);
     // An error is one of the other side.
-    if tokio::time::timeout(TAKES, &mut connection).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(ENDS, connection).await;
+    tokio::select! {
+        _ = &mut connection => return,
+        () = tokio::time::sleep(TAKES) => {}
+        () = connected.is_to_end() => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(ENDS, connection).await;
 }
 
 #[cfg(test)]
@@ -76,9 +112,18 @@ mod tests {
 
     /// The caller's end of a connection that is served.
     fn connect() -> DuplexStream {
+        connect_to(&Connections::default(), Duration::ZERO)
+    }
+
+    /// The same, to an API that takes this long for an answer.
+    fn connect_to(connections: &Connections, takes: Duration) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let api = Router::new().route("/", get(async || "it is answered"));
-        tokio::spawn(serve_within(SHORT, theirs, api, Caller::Local));
+        let answer = async move || {
+            tokio::time::sleep(takes).await;
+            "it is answered"
+        };
+        let api = Router::new().route("/", get(answer));
+        tokio::spawn(serve_within(SHORT, connections.enter(), theirs, api, Caller::Local));
         ours
     }
 
@@ -110,6 +155,28 @@ mod tests {
             }
             // One that sends nothing.
             assert_eq!(answer(connect()).await, "");
+        });
+    }
+
+    #[test]
+    fn a_node_that_ends_answers_what_it_was_asked_before() {
+        run(async {
+            let connections = Connections::default();
+            assert!(connections.end(SHORT).await, "there is none");
+            let connections = Connections::default();
+            let mut asks = connect_to(&connections, SHORT);
+            asks.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+            let idle = connect_to(&connections, SHORT);
+            tokio::time::sleep(SHORT / 3).await;
+            assert!(connections.end(Duration::from_secs(10)).await);
+            assert!(answer(asks).await.contains("it is answered"));
+            assert_eq!(answer(idle).await, "");
+            // One that takes longer than the node waits.
+            let connections = Connections::default();
+            let mut asks = connect_to(&connections, Duration::from_secs(100));
+            asks.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+            tokio::time::sleep(SHORT / 3).await;
+            assert!(!connections.end(SHORT).await);
         });
     }
 

@@ -32,7 +32,10 @@ const SOCKET: &str = "api.sock";
 async fn answer_local<L: Accepts>(node: Node, listener: L, api: Router) -> Infallible {
     loop {
         match listener.accept().await {
-            Ok(stream) => _ = tokio::spawn(connection::serve(stream, api.clone(), Caller::Local)),
+            Ok(stream) => {
+                let connected = node.api_connections().enter();
+                tokio::spawn(connection::serve(connected, stream, api.clone(), Caller::Local));
+            }
             Err(error) => node.not_accepted(&error).await,
         }
     }
@@ -109,7 +112,7 @@ async fn answer(
     let proofs = Proofs::new(known, entered);
     let caller = Caller::Remote { address: from.ip(), certificate, proofs: proofs.clone() };
     tokio::select! {
-        () = connection::serve(stream, api, caller) => {}
+        () = connection::serve(node.api_connections().enter(), stream, api, caller) => {}
         () = node.until_revoked(|accesses| proofs.all(|proof| accesses.has(proof))) => {
             tracing::info!(client = %from, "the API disconnects {from}: its access was revoked");
         }

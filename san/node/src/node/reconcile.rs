@@ -31,6 +31,8 @@ const RECONCILED: Duration = Duration::from_secs(10);
 const DEVICES: Duration = Duration::from_secs(5);
 /// How long after a replica could not be opened it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long a node that was removed goes on at most, to answer what it was asked before.
+const ANSWERS: Duration = Duration::from_secs(2);
 /// Why a copy is not removed that an interrupted command has left.
 const USED: &str = "an interrupted command has left it according to the configuration, but it was used, so an older configuration was put back. \
                     Put the newest configuration back while no node runs: then the volume is served again. If that configuration is \
@@ -73,7 +75,11 @@ impl Node {
                     if continues.is_ok() {
                         newest = revision;
                         match own {
-                            None => return NodeError::Removed(self.name().into()),
+                            None => {
+                                // Whoever removed it by its own API is answered.
+                                self.api_connections().end(ANSWERS).await;
+                                return NodeError::Removed(self.name().into());
+                            }
                             Some(own) if own > self.0.me.incarnation.0 => {
                                 return NodeError::Replaced(self.name().into());
                             }
