@@ -42,9 +42,7 @@ impl Strangers {
         let thread = |_| {
             let (ended, opened, config) = (ended.clone(), opened.clone(), config.clone());
             std::thread::spawn(move || {
-                // They are to cost the node, and not what else this machine does.
-                // SAFETY: the call reads its numbers alone: 0 is the calling thread, for which Linux has a priority of its own.
-                let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+                run_when_idle();
                 let mut open = std::collections::VecDeque::new();
                 while !ended.load(Ordering::Relaxed) {
                     let number = opened.fetch_add(1, Ordering::Relaxed);
@@ -73,6 +71,15 @@ impl Strangers {
         }
         self.opened.load(Ordering::Relaxed)
     }
+}
+
+/// The calling thread runs only while a processor has nothing else to do: strangers would be on other hosts, and are to cost what the node
+/// does for them and not what they do themselves.
+fn run_when_idle() {
+    // SAFETY: all zeros is a value of the type.
+    let none: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the call reads its arguments alone: 0 is the calling thread, and the reference is valid for the call.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
 }
 
 /// Opens a connection, and does what strangers of this number do.
