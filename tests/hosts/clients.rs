@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use loadline_base::nbd::{Request, command, get_u32, get_u64};
 
 use super::netns::{self, Network};
-use super::script::{Random, Volume};
+use super::script::{Random, Script, Volume};
 use crate::nodes::client::Nbd;
 
 pub(crate) const BLOCK: usize = 4096;
@@ -209,8 +209,10 @@ fn value(block: u64, bytes: &[u8; BLOCK]) -> u64 {
 /// How a client behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// It waits for every answer.
+    /// It waits for every answer, and leaves after some requests.
     Patient,
+    /// It waits for every answer, and never leaves.
+    Steady,
     /// It often leaves before the answer comes.
     Impatient,
     /// It does too, and connects to any node but that of its own host.
@@ -225,19 +227,19 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Starts a patient and an impatient client at each host, for each volume, and a remote one at the last host.
-    pub(crate) fn start(
-        network: &Arc<Network>,
-        hosts: usize,
-        volumes: &[Volume],
-        seed: u64,
-        clock: Clock,
-    ) -> Clients {
+    /// Starts a patient and an impatient client at each host, for each volume, and a remote one at the last host; or two steady ones at
+    /// each host, if the script wants that.
+    pub(crate) fn start(network: &Arc<Network>, script: &Script, clock: Clock) -> Clients {
+        let (hosts, seed) = (script.nodes, script.seed);
         let (stop, log) = (Arc::new(AtomicBool::new(false)), Log::default());
         let mut threads = Vec::new();
-        let local = (0..hosts).flat_map(|host| [(host, Manner::Patient), (host, Manner::Impatient)]);
-        for (host, manner) in local.chain([(hosts - 1, Manner::Remote)]) {
-            for (number, volume) in volumes.iter().enumerate() {
+        let local = match script.steady {
+            true => [Manner::Steady, Manner::Steady],
+            false => [Manner::Patient, Manner::Impatient],
+        };
+        let remote = (!script.steady).then_some((hosts - 1, Manner::Remote));
+        for (host, manner) in (0..hosts).flat_map(|host| local.map(|manner| (host, manner))).chain(remote) {
+            for (number, volume) in script.volumes.iter().enumerate() {
                 let id = threads.len();
                 let mut client = Client {
                     id,
@@ -307,12 +309,16 @@ impl Client {
 
     /// Uses a connection until it ends.
     fn serve(&mut self, mut connection: Connection) {
-        for _ in 0..self.random.within(20, 400) {
+        let exchanges = match self.manner {
+            Manner::Steady => u64::MAX,
+            _ => self.random.within(20, 400),
+        };
+        for _ in 0..exchanges {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let writes = self.random.one_in(2);
-            let impatient = self.manner != Manner::Patient;
+            let impatient = matches!(self.manner, Manner::Impatient | Manner::Remote);
             // Several of those that leave may be on their way when they do.
             let requests = if impatient && writes { self.random.within(1, 4) } else { 1 };
             let action = |client: &mut Client| match writes {

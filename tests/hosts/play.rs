@@ -58,7 +58,7 @@ pub(crate) fn play(script: Script, number: usize) -> Played {
     let begun = Instant::now();
     let cluster = Cluster::start(number, &script);
     let clock = Clock::start();
-    let mut clients = Clients::start(&cluster.network, script.nodes, &script.volumes, script.seed, clock);
+    let mut clients = Clients::start(&cluster.network, &script, clock);
     let world = World::whole(script.nodes);
     let hosts = vec![Vec::new(); script.faults.len()];
     let (moments, fences, wrong) = (Vec::new(), Vec::new(), Vec::new());

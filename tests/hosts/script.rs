@@ -136,6 +136,9 @@ pub(crate) struct Script {
     pub(crate) seed: u64,
     /// The store is an etcd on hosts of its own; otherwise a file.
     pub(crate) etcd: bool,
+    /// Clients stay connected for as long as they can, and wait for every answer: what they see is the service of requests, and not
+    /// that of new connections.
+    pub(crate) steady: bool,
     pub(crate) nodes: usize,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) faults: Vec<Fault>,
@@ -199,7 +202,8 @@ impl Script {
         let volumes = (1..=volumes).map(|number| volume(number, &mut random)).collect();
         // A configuration that is put back is one of a file.
         let etcd = kind != "restore" && (seed.is_multiple_of(2) || OF_ETCD.contains(&kind));
-        let mut script = Script { seed, etcd, nodes, volumes, faults: Vec::new(), steps: Vec::new() };
+        let (faults, steps) = (Vec::new(), Vec::new());
+        let mut script = Script { seed, etcd, steady: false, nodes, volumes, faults, steps };
         let main = fault(kind, &mut random);
         script.main(main, &mut random);
         while script.length() < LONG_ENOUGH_MS {
@@ -216,6 +220,7 @@ impl Script {
         let mut script = Script {
             seed: 0,
             etcd: false,
+            steady: false,
             nodes: 3,
             volumes: vec![volume],
             faults: Vec::new(),
