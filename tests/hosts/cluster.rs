@@ -85,7 +85,9 @@ impl Cluster {
         let store = store.as_str();
         // Beyond one machine nodes always authenticate each other. In every second cluster everything is encrypted as well.
         let protection = if number.is_multiple_of(2) { "encrypted" } else { "authenticated" };
-        let made = cluster.must(0, &["san", "init", store, "--transport", protection]);
+        let lease = std::env::var("LOADLINE_HOSTS_LEASE").ok().filter(|lease| !lease.is_empty());
+        let lease = lease.unwrap_or_else(|| "600ms".into());
+        let made = cluster.must(0, &["san", "init", store, "--transport", protection, "--lease", &lease]);
         let mut token = token_in(&made);
         for host in 0..nodes {
             let (name, folder) = (name(host), cluster.folder.join(name(host)));
