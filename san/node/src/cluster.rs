@@ -62,6 +62,12 @@ pub enum JoinError {
     /// It would be reached from other machines, in a cluster whose connections are not protected.
     #[error(transparent)]
     Open(#[from] OpenToOthers),
+    /// Its configuration store is on other machines, and its connections are not protected.
+    #[error(
+        "the etcd {0} is not on this machine, and with --transport open all of a cluster must be on one machine, because its nodes do not \
+         prove their identity: leave --transport out (connections are then encrypted), or choose --transport authenticated"
+    )]
+    OpenStore(String),
     /// The folder of the node cannot be made or written.
     #[error("{path}: {error}")]
     Folder {
@@ -110,6 +116,11 @@ pub struct Made {
 
 /// Makes a cluster without nodes, in a new store. `token_life`: how long its first node has to join.
 pub fn init(url: &StoreUrl, common: Common, token_life: Duration) -> Result<Made, JoinError> {
+    if common.transport == Transport::Open
+        && let Some(member) = url.beyond_this_machine()
+    {
+        return Err(JoinError::OpenStore(member.into()));
+    }
     let id = format!("{:032x}", u128::from_ne_bytes(crate::identity::random_bytes()));
     let Common { lease_ms, loops, overcommit, transport, certificates } = common;
     let certificate_s = certificates.as_secs();
@@ -284,4 +295,17 @@ pub fn revoke_access(settings: &NodeSettings, name: &str) -> Result<bool, JoinEr
         return Err(ConfigError::Contended.into());
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_connections_beyond_one_machine_are_refused_before_anything_is_made() {
+        let url: StoreUrl = "etcd://127.0.0.1:1,10.0.0.2".parse().unwrap();
+        let made = init(&url, Common::default(), Duration::from_secs(60));
+        let why = made.expect_err("an etcd elsewhere").to_string();
+        assert!(why.contains("the etcd 10.0.0.2:2379 is not on this machine"), "{why}");
+    }
 }

@@ -5,7 +5,7 @@ use loadline_san_node::config::catalog::Transport;
 /// A kind of protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Protection {
-    /// No protection. All nodes must be on this machine.
+    /// No protection. All nodes, and the etcd if there is one, must be on this machine.
     Open,
     /// Both nodes authenticate each other by certificates, and everything is encrypted (TLS 1.3).
     Encrypted,

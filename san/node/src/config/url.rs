@@ -33,6 +33,14 @@ impl StoreUrl {
     pub fn is_remote(&self) -> bool {
         matches!(self, StoreUrl::Etcd(_))
     }
+
+    /// A part of the store that is not known to be on this machine; `None` if all of the store is on it.
+    pub(crate) fn beyond_this_machine(&self) -> Option<&str> {
+        match self {
+            StoreUrl::Etcd(address) => address.member_beyond_this_machine(),
+            StoreUrl::Sqlite(_) => None,
+        }
+    }
 }
 
 impl From<&Path> for StoreUrl {

@@ -1,6 +1,7 @@
 //! Where an etcd is: `etcd://HOST[:PORT],HOST[:PORT],.../PREFIX?ca=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -42,6 +43,16 @@ impl EtcdAddress {
     /// Members, as `host:port`.
     pub(super) fn endpoints(&self) -> &[String] {
         &self.endpoints
+    }
+
+    /// A member that is not named by a loopback address or `localhost`. Other names are not resolved: what they mean differs between hosts.
+    pub(crate) fn member_beyond_this_machine(&self) -> Option<&str> {
+        let is_here = |endpoint: &&String| {
+            let host = endpoint.rsplit_once(':').map_or(endpoint.as_str(), |(host, _)| host);
+            let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+            bare == "localhost" || bare.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        };
+        self.endpoints.iter().find(|endpoint| !is_here(endpoint)).map(String::as_str)
     }
 
     /// The key in etcd of a `key` of the configuration.
@@ -222,6 +233,21 @@ mod tests {
         assert_eq!(address.data_key("node/1"), "loadline/data/node/1");
         let address: EtcdAddress = "a/rack/7/".parse().unwrap();
         assert_eq!((address.format_key().as_str(), address.ca()), ("rack/7/format", None));
+    }
+
+    #[test]
+    fn a_member_beyond_this_machine_is_found() {
+        for (hosts, beyond) in [
+            ("127.0.0.1,127.9.9.9:1,[::1],localhost", None),
+            ("127.0.0.1,10.0.0.1", Some("10.0.0.1:2379")),
+            ("[fd00::1]:9", Some("[fd00::1]:9")),
+            ("0.0.0.0", Some("0.0.0.0:2379")),
+            ("rack-7", Some("rack-7:2379")),
+            ("localhost.example", Some("localhost.example:2379")),
+        ] {
+            let address: EtcdAddress = hosts.parse().unwrap();
+            assert_eq!(address.member_beyond_this_machine(), beyond, "{hosts}");
+        }
     }
 
     #[test]
