@@ -61,6 +61,23 @@ fn counted(cluster: &Cluster, node: u8, metric: &str) -> f64 {
 }
 
 #[test]
+fn a_wrong_address_is_refused_and_the_token_stays_valid() {
+    let cluster = Cluster::start_with(1, PROTECTED, "");
+    let (token, store) = (cluster.invite(1), cluster.file());
+    let join = |address: &str| {
+        let folder = cluster.folder().join("other");
+        let node = ["--name", "other", "--folder", text(&folder), "--address", address];
+        cluster.try_loadline(&[&["san", "join", &store], &node[..], &["--token", &token]].concat())
+    };
+    let (code, said) = join("192.0.2.1");
+    assert!(code == 2 && said.contains("the address 192.0.2.1 on this host: this host does not have it"), "{said}");
+    assert_eq!(catalog(&cluster).nodes.len(), 1);
+    let [a, b, c, _] = cluster.address(1).octets();
+    let (code, said) = join(&format!("{a}.{b}.{c}.2"));
+    assert!(code == 0 && said.contains("node other is in the cluster"), "{said}");
+}
+
+#[test]
 fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
     let cluster = Cluster::start_with(3, PROTECTED, "");
     cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--at", "node-1"]);

@@ -93,7 +93,8 @@ impl Cluster {
             let folder = folder.to_str().expect("it is text");
             let joins = ["san", "join", &file, "--name", &name, "--folder", folder, "--address", &address];
             let with: Vec<&str> = token.iter().flat_map(|token| ["--token", token]).collect();
-            cluster.loadline(&[&joins[..], &with].concat());
+            // 'join' refuses an address that its host does not have.
+            cluster.loadline_on(node, &[&joins[..], &with].concat());
             token = token.filter(|_| node < nodes).map(|_| cluster.invite(1));
             let settings = cluster.node_folder(node).join("node.toml");
             let text = std::fs::read_to_string(&settings).expect("it was written");

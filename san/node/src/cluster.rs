@@ -1,6 +1,6 @@
 //! Clusters and their nodes, before any process of them runs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +62,17 @@ pub enum JoinError {
     /// It would be reached from other machines, in a cluster whose connections are not protected.
     #[error(transparent)]
     Open(#[from] OpenToOthers),
+    /// This host does not have an address of the node.
+    #[error(
+        "the node cannot use the address {address} on this host: {why}. Run 'join' on the host on which the node is to run, with an address \
+         of that host by which the other nodes reach it ('ip address' lists them). Nothing was changed, and a token is still valid"
+    )]
+    NotHere {
+        /// The address.
+        address: IpAddr,
+        /// What the system reported, or what kind of address it is.
+        why: String,
+    },
     /// Its configuration store is on other machines, and its connections are not protected.
     #[error(
         "the etcd {0} is not on this machine, and with --transport open all of a cluster must be on one machine, because its nodes do not \
@@ -191,10 +202,13 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
         let (ids, take) = catalog.take_ids(1);
         let mut changes = vec![take];
         let mut node = node.clone();
+        if (cluster.transport, token) == (Transport::Open, None) {
+            OpenToOthers::check(&own)?;
+        }
+        // Before the token is used: a node that cannot listen would have to be removed and invited again.
+        check_host_has(&own)?;
         match (cluster.transport, token) {
-            (Transport::Open, None) => {
-                OpenToOthers::check(&own)?;
-            }
+            (Transport::Open, None) => {}
             (Transport::Open, Some(_)) => return Err(JoinError::NoTokens),
             (_, None) => return Err(JoinError::NoToken),
             (_, Some(token)) => {
@@ -220,6 +234,25 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
     let text = toml::to_string(&settings).expect("settings can be written as TOML");
     std::fs::write(&file, text).map_err(fail(&file))?;
     Ok(file)
+}
+
+/// Fails if a process on this host cannot listen at one of these addresses, whatever the port.
+fn check_host_has(addresses: &[SocketAddr]) -> Result<(), JoinError> {
+    for address in addresses.iter().map(SocketAddr::ip) {
+        let why = match UdpSocket::bind(SocketAddr::new(address, 0)) {
+            // The system lets a socket have these, and other nodes cannot connect to them.
+            Ok(_) if address.is_unspecified() || address.is_multicast() => {
+                "it is not the address of one host".into()
+            }
+            Ok(_) => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                "this host does not have it".into()
+            }
+            Err(error) => error.to_string(),
+        };
+        return Err(JoinError::NotHere { address, why });
+    }
+    Ok(())
 }
 
 /// What a node's host has of its cluster: the store, the cluster, and the identity of the node.

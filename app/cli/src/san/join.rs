@@ -30,8 +30,8 @@ pub(super) struct Join {
     /// The node's folder.
     #[arg(long)]
     folder: PathBuf,
-    /// The address at which the node listens, and by which all other nodes reach it. It cannot be changed later. Each
-    /// node of a machine needs an address of its own: 127.0.0.1, 127.0.0.2, ... [default: 127.0.0.1 if the
+    /// The address at which the node listens, and by which all other nodes reach it. This host must have it already, and
+    /// it cannot be changed later. Each node of a machine needs an address of its own: 127.0.0.1, 127.0.0.2, ... [default: 127.0.0.1 if the
     /// configuration store is a file; required if it is an etcd]
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,

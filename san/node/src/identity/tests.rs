@@ -46,8 +46,12 @@ impl Trial {
         }
     }
 
-    fn join(&self, name: &str, number: u16, token: Option<&Token>) -> Result<PathBuf, JoinError> {
-        let at = |port: u16| SocketAddr::from(([10, 0, 0, number as u8], port));
+    fn join(&self, name: &str, number: u8, token: Option<&Token>) -> Result<PathBuf, JoinError> {
+        self.join_at(name, [127, 0, 0, number], token)
+    }
+
+    fn join_at(&self, name: &str, address: [u8; 4], token: Option<&Token>) -> Result<PathBuf, JoinError> {
+        let at = |port: u16| SocketAddr::from((address, port));
         let node = Node {
             name: name.into(),
             api: at(1),
@@ -114,6 +118,18 @@ fn a_token_that_is_late_foreign_or_changed_adds_no_node() {
 }
 
 #[test]
+fn an_address_that_the_host_does_not_have_uses_up_no_token() {
+    let trial = Trial::new(Transport::Encrypted, HOUR);
+    // An address for documentation, which no host has; every address; a group of hosts.
+    for address in [[192, 0, 2, 1], [0, 0, 0, 0], [224, 0, 0, 1]] {
+        let refused = why(trial.join_at("a", address, Some(&trial.token())));
+        assert!(refused.contains("cannot use the address") && refused.contains("a token is still valid"), "{refused}");
+    }
+    assert!(trial.catalog().nodes.is_empty());
+    trial.join("a", 1, Some(&trial.token())).expect("the token is still valid");
+}
+
+#[test]
 fn a_join_whose_answer_was_lost_is_repeated() {
     let trial = Trial::new(Transport::Encrypted, HOUR);
     let file = trial.join("a", 1, Some(&trial.token())).unwrap();
@@ -130,7 +146,7 @@ fn a_join_whose_answer_was_lost_is_repeated() {
 fn an_open_cluster_stays_on_its_machine() {
     let trial = Trial::new(Transport::Open, HOUR);
     assert!(trial.made.token.is_none());
-    assert!(why(trial.join("a", 1, None)).contains("an address that other machines reach"));
+    assert!(why(trial.join_at("a", [10, 0, 0, 1], None)).contains("an address that other machines reach"));
     let other = Trial::new(Transport::Encrypted, HOUR);
     assert!(why(trial.join("a", 1, Some(&other.token()))).contains("it has neither tokens nor accesses"));
 }
