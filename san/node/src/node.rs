@@ -21,6 +21,7 @@
 //! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
 //! | `probe` | whether other nodes accept the certificate of this one |
+//! | [`NodeError`] | why a node does not serve |
 //! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
@@ -34,6 +35,7 @@ mod admission;
 mod allocation;
 mod clocks;
 mod connection;
+mod error;
 mod forward;
 mod life;
 mod limits;
@@ -72,7 +74,6 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
 use loadline_san_transport::helpers::Helpers;
-use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::api::Connections;
@@ -81,13 +82,13 @@ use crate::config::service::Config;
 use crate::config::url::StoreUrl;
 use crate::config::{self, ConfigError};
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
-use crate::event_loop::{LoopError, LoopOptions, LoopSender};
+use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
-use crate::identity::{IdentityError, OpenToOthers};
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use clocks::ClockRefusals;
 pub(crate) use clocks::Refused;
+pub use error::NodeError;
 use life::{begin_life, cluster_id, spin, start_loop, who_is};
 use refusals::Refusals;
 use security::Security;
@@ -104,49 +105,6 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 
 /// Threads that compute handshakes of strangers: so many at a time.
 const HELPERS: usize = 1;
-
-/// Why a node does not serve.
-#[derive(Debug, Error)]
-pub enum NodeError {
-    /// The configuration store cannot be used.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The cluster has no node of this name.
-    #[error("the cluster has no node {0}: 'loadline san join' adds a node")]
-    Unknown(String),
-    /// The node was removed from the cluster.
-    #[error("node {0} was removed from the cluster")]
-    Removed(String),
-    /// A limit of the process, such as of open files, is too low.
-    #[error("{0}")]
-    Limit(String),
-    /// The data path failed.
-    #[error(transparent)]
-    Loop(#[from] LoopError),
-    /// The files that prove the node's identity cannot be used.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// It would be reached from other machines, in a cluster whose connections are not protected.
-    #[error(transparent)]
-    Open(#[from] OpenToOthers),
-    /// Another process runs as this node.
-    #[error(
-        "another process has started as node {0}: this one ends. Each node has one folder, which is used by one process; a copy of it is no \
-         second node"
-    )]
-    Replaced(String),
-    /// An address or a path on which the node cannot listen.
-    #[error("the node cannot listen on {what}: {error}")]
-    Listen {
-        /// What was to listen: a name and an address or a path.
-        what: String,
-        /// What the system reported.
-        error: std::io::Error,
-    },
-    /// The system.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-}
 
 /// A device that is open.
 #[derive(Debug)]
