@@ -1,5 +1,8 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
+use std::collections::HashMap;
+
+use loadline_base::figures::listed;
 use loadline_base::units::ByteSize;
 use loadline_san_node::config::health::StoreMember;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
@@ -8,6 +11,9 @@ use super::probe::{Probe, probe};
 use crate::cluster::client::{Api, print_json, table};
 use crate::output::{print_line, write};
 use crate::process::exit::Exit;
+
+/// Volumes that a note names.
+const MOST_NAMED: usize = 3;
 
 /// Show the state of the cluster: its nodes and its volumes.
 #[derive(clap::Args)]
@@ -174,11 +180,28 @@ pub(crate) fn print_volumes(volumes: &[VolumeView]) {
         })
         .collect();
     write(table(&["volume", "size", "state", "copies in sync", "stripes", "at"], &rows).as_bytes());
-    for volume in volumes {
-        if let Some(note) = &volume.note {
-            print_line!("{}: {note}", volume.name);
-        }
+    for note in notes(volumes) {
+        print_line!("{note}");
     }
+}
+
+/// The notes of volumes, each once with the volumes that have it, in the order in which they come first.
+fn notes(volumes: &[VolumeView]) -> Vec<String> {
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut places = HashMap::new();
+    for volume in volumes {
+        let Some(note) = volume.note.as_deref() else { continue };
+        let place = *places.entry(note).or_insert(notes.len());
+        if place == notes.len() {
+            notes.push((note, Vec::new()));
+        }
+        notes[place].1.push(&volume.name);
+    }
+    let text = |(note, names): (&str, Vec<&str>)| match names.as_slice() {
+        [name] => format!("{name}: {note}"),
+        names => format!("{} volumes ({}): {note}", names.len(), listed(names, MOST_NAMED)),
+    };
+    notes.into_iter().map(text).collect()
 }
 
 /// Copies in sync, of those that the volume is to have. While a copy moves there is one more for a time.
@@ -199,5 +222,43 @@ pub(crate) fn health(health: Option<Health>) -> &'static str {
         Some(Health::Unknown) => "unknown",
         Some(Health::Waiting) => "waiting",
         Some(Health::Blocked) => "blocked",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(name: &str, note: Option<&str>) -> VolumeView {
+        VolumeView {
+            name: name.into(),
+            bytes: 1 << 20,
+            copies: 2,
+            least: 1,
+            stripes: 1,
+            requires_tls: false,
+            health: Some(Health::Unknown),
+            in_sync: 2,
+            attached: None,
+            owner: None,
+            epoch: 1,
+            replicas: Vec::new(),
+            note: note.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn equal_notes_are_printed_once_with_a_few_names() {
+        let mut volumes: Vec<VolumeView> =
+            (1..=100).map(|number| volume(&format!("disk-{number}"), Some("last known"))).collect();
+        volumes.insert(1, volume("other", Some("not in sync")));
+        volumes.push(volume("well", None));
+        assert_eq!(
+            notes(&volumes),
+            [
+                "100 volumes (disk-1, disk-2, disk-3 and 97 more): last known",
+                "other: not in sync",
+            ]
+        );
     }
 }

@@ -43,7 +43,8 @@ impl StoreState {
 
     fn silent(&self, why: &str) -> String {
         format!(
-            "{why}. Nothing in the configuration can be changed (for {} s); healthy volumes stay usable",
+            "{why}. Nothing in the configuration can be changed (for {} s). A volume that is served stays usable as long as all its copies in \
+             sync answer. The states of volumes are the last that were known",
             self.silence().as_secs()
         )
     }
