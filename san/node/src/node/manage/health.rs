@@ -295,15 +295,18 @@ impl<'a> Judge<'a> {
         let members = served.members.iter().filter(|member| member.required);
         let sessions: BTreeMap<u64, SessionView> =
             sessions.into_iter().chain(members.map(|member| (member.replica, member.session))).collect();
+        let mut is_missing = false;
         for (id, session) in sessions {
             let fault = if same { self.fault_by(id, record) } else { self.fault(id) };
             if let Some(fault) = fault {
                 let health = if fault.unknown { Health::Unknown } else { Health::Degraded };
+                is_missing |= !fault.unknown;
                 let copy = self.describe_with(id, Some(fault));
                 found.add(health, format!("the copy at {copy} is not confirmed to be in use"));
                 continue;
             }
             let copy = self.describe(id);
+            is_missing |= session != SessionView::Answers;
             match session {
                 SessionView::Answers => {}
                 SessionView::Silent => {
@@ -319,6 +322,10 @@ impl<'a> Judge<'a> {
             if self.replica(id).is_some_and(|copy| copy.owner != served.owner) {
                 found.add(Health::Unknown, format!("the copy at {copy} does not follow {name}"));
             }
+        }
+        if is_missing && self.store_fault.is_some() {
+            let why = "requests wait: the configuration store does not answer, and until it does this copy cannot be excluded";
+            found.add(Health::Waiting, why.into());
         }
         let away = record.groups.iter().flat_map(|group| group.departed.keys());
         let away: BTreeSet<String> = away.map(|replica| self.describe(replica.0)).collect();
@@ -438,6 +445,12 @@ impl<'a> Judge<'a> {
         }
         let lease = volume.lease_ms as f64 / 1000.0;
         let members = self.describe_all(record.members().map(|(replica, _)| replica.0)).join(" and ");
+        if self.store_fault.is_some() {
+            return format!(
+                "no node serves the volume, and requests wait: the configuration store does not answer, and until it does no owner can be \
+                 chosen and no copy can be excluded. The volume continues by itself when the store answers. Copies: {members}"
+            );
+        }
         let last = self.name(record.owner.node.0);
         match self.reports.get(&record.owner.node.0) {
             Some(Err(why)) => format!(

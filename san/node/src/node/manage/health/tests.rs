@@ -119,7 +119,11 @@ impl Cluster {
     }
 
     fn judged(&self) -> (Health, String) {
-        let judge = Judge { catalog: &self.catalog, reports: &self.reports, store_fault: None };
+        self.judged_with(None)
+    }
+
+    fn judged_with(&self, store_fault: Option<&str>) -> (Health, String) {
+        let judge = Judge { catalog: &self.catalog, reports: &self.reports, store_fault };
         let (health, note) = judge.volume(VOLUME, &self.volume, &self.record);
         (health, note.unwrap_or_default())
     }
@@ -221,6 +225,35 @@ fn what_is_waited_for_is_named() {
     cluster.must(Health::Waiting, "and node-2 (is mute)");
     cluster.volume.attached = None;
     cluster.must(Health::Waiting, "every write of group 0 is stored only at");
+}
+
+#[test]
+fn while_the_store_does_not_answer_no_takeover_is_promised() {
+    let away = |change: fn(&mut Cluster)| {
+        let mut cluster = cluster();
+        change(&mut cluster);
+        cluster.judged_with(Some("the store is away"))
+    };
+    let (health, note) = away(|_| {});
+    assert!(health == Health::Unknown && note.contains("last known state"), "{health:?}: {note}");
+    // Without the store no record changes, so no other node becomes the owner, and no copy is left out.
+    let unserved: [fn(&mut Cluster); 2] = [
+        |c| c.node(1).volumes[0].doing = Doing::Watching,
+        |c| _ = c.reports.insert(1, Err(Silent::Gone("does not answer".into()))),
+    ];
+    for change in unserved {
+        let (health, note) = away(change);
+        assert!(health == Health::Waiting && note.contains("until it does no owner can be chosen"), "{note}");
+        assert!(!note.contains("takes the volume over"), "{note}");
+    }
+    let missing: [fn(&mut Cluster); 2] = [
+        |c| c.node(1).volumes[0].members[2].session = SessionView::Silent,
+        |c| _ = c.reports.insert(3, Err(Silent::Gone("does not answer".into()))),
+    ];
+    for change in missing {
+        let (health, note) = away(change);
+        assert!(health == Health::Waiting && note.contains("this copy cannot be excluded"), "{note}");
+    }
 }
 
 #[test]
