@@ -13,6 +13,7 @@
 //! | [`limits`] | limits of the process, raised and named |
 //! | [`nbd`] | what the NBD protocol calls its parts |
 //! | [`network`] | addresses of hosts |
+//! | [`in_use`] | what uses a device or a file |
 //! | [`nearest`] | the word that was probably meant |
 
 pub mod buffer;
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod crc;
 pub mod figures;
 pub mod histogram;
+pub mod in_use;
 pub mod limits;
 pub mod nbd;
 pub mod nearest;

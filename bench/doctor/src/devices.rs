@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use loadline_load::holder_of_device;
+use loadline_base::in_use::holder_of_device;
 use nix::libc;
 
 use crate::root::Root;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loadline_base::in_use::{Identity, holder_of};
 use loadline_base::units::ByteSize;
 use loadline_profile::Profile;
 use nix::errno::Errno;
@@ -17,7 +18,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::error::LoadError;
-use crate::in_use::{Identity, holder_of, holder_of_locks};
+use crate::locks::holder_of_locks;
 use crate::made::{FileIdentity, may_be_written};
 use crate::nbd::connect;
 use crate::nbd::uri::{NbdUri, Server};

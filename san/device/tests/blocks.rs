@@ -47,6 +47,8 @@ fn a_block_device_is_used_alone() {
     assert!((log.bytes(), log.is_in_memory()) == (BYTES, false) && log.is_blank().unwrap());
     let error = DeviceFile::open(&device.0, SHORT).unwrap_err();
     assert!(matches!(error, DeviceError::InUse { .. }), "{error}");
+    let opener = format!("process {} (", std::process::id());
+    assert!(error.to_string().contains(&opener), "{error}");
     let pool = pool();
     let Some(mut driver) = Driver::uring(Devices { log, capacity: None }, &pool, 4) else { return };
     let (mut chance, mut bytes) = (chance(6), vec![0; BYTES as usize]);
@@ -57,6 +59,26 @@ fn a_block_device_is_used_alone() {
     }
     let whole = Piece { area: Area::Log, at: 0, first: 0, blocks: 512 };
     check_read(driver.one(IoRequest::Read(Reading { blocks: 512, pieces: vec![whole] })), &bytes, &bytes);
+}
+
+#[test]
+fn a_mounted_device_is_refused_with_where_it_is_mounted() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = Loop::over(&folder.path().join("file"), &[]) else { return };
+    let place = folder.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let done = |program: &str, args: &[&Path]| {
+        Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+    };
+    if !done("mkfs.ext4", &[Path::new("-q"), &device.0]) || !done("mount", &[&device.0, &place]) {
+        eprintln!("not tested: a file system cannot be made or mounted");
+        return;
+    }
+    let error = DeviceFile::open(&device.0, SHORT).unwrap_err();
+    assert!(done("umount", &[&place]));
+    let said = error.to_string();
+    assert!(matches!(error, DeviceError::Held { .. }), "{said}");
+    assert!(said.contains(&format!("is mounted on {}", place.display())) && said.contains("umount"), "{said}");
 }
 
 #[test]

@@ -55,7 +55,18 @@ pub enum DeviceError {
         /// How long it was waited for.
         waited: Duration,
         /// What shows it.
-        how: &'static str,
+        how: String,
+    },
+    /// The system uses it: it is mounted, for one.
+    #[error(
+        "{} is in use: {by}. If its content is not needed, end that use first (umount, swapoff, or remove it from its volume group or array), \
+         and try again; otherwise name another device. 'lsblk {}' shows what is on it", path.display(), path.display()
+    )]
+    Held {
+        /// What was named.
+        path: PathBuf,
+        /// What uses it.
+        by: String,
     },
     /// Its file system keeps no locks.
     #[error(

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use loadline_base::in_use::{Identity, holder_of, opener_of_device};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
@@ -50,14 +51,31 @@ struct Patience<'a> {
 
 impl Patience<'_> {
     /// Waits a moment, until it is to be tried again.
-    fn wait(&self, how: &'static str) -> Result<(), DeviceError> {
+    fn wait(&self, how: &str) -> Result<(), DeviceError> {
         let left = self.limit.saturating_sub(self.begin.elapsed());
         if left.is_zero() {
-            return Err(DeviceError::InUse { path: self.path.to_owned(), waited: self.limit, how });
+            let opener = || Some(format!("{how}: {}", opener_of_device(device_number(self.path)?)?));
+            let in_use = || {
+                let (path, how) = (self.path.to_owned(), opener().unwrap_or_else(|| how.to_owned()));
+                DeviceError::InUse { path, waited: self.limit, how }
+            };
+            return Err(held(self.path).unwrap_or_else(in_use));
         }
         std::thread::sleep(RETRY.min(left));
         Ok(())
     }
+}
+
+/// The number of a block device (`st_rdev`); `None` if it is something else.
+fn device_number(path: &Path) -> Option<u64> {
+    let metadata = std::fs::metadata(path).ok()?;
+    metadata.file_type().is_block_device().then(|| metadata.rdev())
+}
+
+/// That the system uses it, if the system reports that.
+fn held(path: &Path) -> Option<DeviceError> {
+    let by = holder_of(Identity::of(&std::fs::metadata(path).ok()?))?;
+    Some(DeviceError::Held { path: path.to_owned(), by })
 }
 
 fn open_to_write(patience: &Patience, device: bool) -> Result<File, DeviceError> {
@@ -80,7 +98,13 @@ fn open_to_write(patience: &Patience, device: bool) -> Result<File, DeviceError>
             // No direct I/O. Whether it lives in memory, so that it is taken as it is, is seen when it is open.
             Errno::EINVAL if flags.contains(OFlag::O_DIRECT) => flags -= OFlag::O_DIRECT,
             Errno::EACCES | Errno::EPERM | Errno::EROFS => {
-                return Err(DeviceError::ReadOnly { path: path.to_owned(), why: error.desc().to_owned() });
+                // Rules for the devices of a container refuse the host's own disks, too: that they are in use is the better reason.
+                let container = match device && error == Errno::EPERM {
+                    true => "; in a container, the rules for its devices may forbid it",
+                    false => "",
+                };
+                let why = format!("{}{container}", error.desc());
+                return Err(held(path).unwrap_or(DeviceError::ReadOnly { path: path.to_owned(), why }));
             }
             Errno::ENOENT => return Err(DeviceError::Missing { path: path.to_owned() }),
             _ => {

@@ -3,8 +3,8 @@
 //! Everything is compared by identity (device and inode, or device number), never by the text of a path: hard links,
 //! bind mounts and other namespaces give one file many names.
 
-mod locks;
 mod loops;
+mod processes;
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-pub(crate) use locks::holder_of_locks;
+pub use processes::opener_of_device;
 
 /// What a path leads to, so that it is known again under other names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Identity {
+pub enum Identity {
     /// A block device, by its number (`st_rdev`).
     Device(u64),
     /// Any other file, by its device and inode.
@@ -24,7 +24,8 @@ pub(crate) enum Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(metadata: &Metadata) -> Identity {
+    /// Of what this metadata is of.
+    pub fn of(metadata: &Metadata) -> Identity {
         if metadata.file_type().is_block_device() {
             Identity::Device(metadata.rdev())
         } else {
@@ -35,7 +36,7 @@ impl Identity {
 
 /// The user of this block device, a part of it or the disk that it is a part of, or of this file as a disk; `None` if
 /// the kernel reports none. An exclusive open, and locks, show the rest.
-pub(crate) fn holder_of(identity: Identity) -> Option<String> {
+pub fn holder_of(identity: Identity) -> Option<String> {
     match identity {
         Identity::Device(number) => holder_of_device(number),
         Identity::File(..) if is_swap(identity) => Some("it is swap space".into()),
