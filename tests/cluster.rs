@@ -533,6 +533,7 @@ fn what_cannot_be_is_said_and_nothing_changes() {
     ] {
         refused(&["volume", "create", "disk", "--size", "1600GiB"], part);
     }
+    refused(&["volume", "create", "disk", "--size", "1MiB", "--tls"], "this cluster has no certificates");
     refused(&["volume", "create", "disk", "--size", "1MiB", "--log", "1MiB"], "a log of 1MiB is too small");
     for copies in ["0", "4", "255"] {
         let why = format!("{copies} copies are not possible: a volume has 1 to 3");

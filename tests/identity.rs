@@ -104,6 +104,12 @@ fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
     // A client on the node's own machine needs no certificate: the mode of the socket decides which users may connect.
     let local = format!("nbd+unix:///d?socket={}", cluster.node_folder(1).join("nbd.sock").display());
     assert!(nbdinfo(&local).0);
+    // From the beginning.
+    cluster.loadline(&["volume", "create", "e", "--size", "16MiB", "--tls", "--attach"]);
+    assert!(cluster.loadline(&["volume", "show", "e"]).contains("tls       required"));
+    let (taken, said) = nbdinfo(&format!("nbd://{}:10809/e", cluster.addresses()[0]));
+    assert!(!taken && said.to_lowercase().contains("tls"), "{said}");
+    assert!(nbdinfo(&uri(1, &client).replace("10809/d", "10809/e")).0);
     // Others are not let in.
     let other = Cluster::start_with(1, PROTECTED, "");
     let foreign = access(&other, "stranger", "client", &[]);

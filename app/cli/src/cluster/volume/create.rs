@@ -27,7 +27,8 @@ const MOST_NAMED: usize = 3;
 #[command(after_help = "Examples:\n  \
     loadline volume create vm-7 --size 40GiB\n  \
     loadline volume create db --size 1TiB --copies 3 --stripes 4 --at node-2\n  \
-    loadline volume create 'db-{001..100}' --size 100GiB --attach")]
+    loadline volume create 'db-{001..100}' --size 100GiB --attach\n  \
+    loadline volume create secret --size 40GiB --tls")]
 pub(super) struct Create {
     /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
     #[arg(required = true, value_name = "NAME")]
@@ -52,6 +53,10 @@ pub(super) struct Create {
     /// [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,
+    /// Clients over the network must connect by TLS, with a certificate, as after 'loadline volume tls NAME required'.
+    /// Clients at a unix socket of the node's host need no certificate.
+    #[arg(long)]
+    tls: bool,
     /// Attach each volume to the node with its first copy, and wait until that node serves the volume. Without --at the
     /// volumes are spread over the nodes.
     #[arg(long)]
@@ -77,10 +82,12 @@ pub(super) fn run(args: Create) -> Result<Exit, Failed> {
 }
 
 fn one(name: &str, size: ByteSize, args: Create) -> Result<Exit, Failed> {
-    let Create { size: wanted, copies, least, stripes, at, log, api, .. } = args;
+    let Create { size: wanted, copies, least, stripes, at, log, tls: requires_tls, api, .. } = args;
     let (bytes, log_bytes) = (wanted.bytes(), log.map(ByteSize::bytes));
     let there = at.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
-    let wanted = CreateVolume { name: name.to_owned(), bytes, copies, least, stripes, at, log_bytes };
+    let name = name.to_owned();
+    let wanted =
+        CreateVolume { name: name.clone(), bytes, copies, least, stripes, at, log_bytes, requires_tls };
     let (): () = api.post("/v1/volumes", wanted)?;
     Ok(api.done(&format!("volume {name} of {size} is made; next: loadline volume attach {name}{there}")))
 }
@@ -98,6 +105,7 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
             stripes: args.stripes,
             at: args.at.clone(),
             log_bytes: args.log.map(ByteSize::bytes),
+            requires_tls: args.tls,
             attach: args.attach,
         };
         match args.api.post::<_, Vec<MadeVolume>>("/v1/volume-batch", wanted) {

@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{MakeRecords, PlanVolumes, Planned, check};
+use super::tls::check_certificates;
 use super::volumes::{CreateVolume, CreateVolumes, SERVED, deleted_meanwhile};
 use super::{Health, ManageError, VolumeView};
 use crate::config::catalog::{Catalog, ReplicaState};
@@ -44,9 +45,11 @@ pub struct MadeVolume {
 impl Node {
     /// Makes a volume. It is not attached.
     pub async fn create_volume(&self, wanted: CreateVolume) -> Result<(), ManageError> {
-        let CreateVolume { name, bytes, copies, least, stripes, at, log_bytes } = wanted;
+        let CreateVolume { name, bytes, copies, least, stripes, at, log_bytes, requires_tls } = wanted;
         let names = vec![name];
-        let wanted = CreateVolumes { names, bytes, copies, least, stripes, at, log_bytes, attach: false };
+        let attach = false;
+        let wanted =
+            CreateVolumes { names, bytes, copies, least, stripes, at, log_bytes, requires_tls, attach };
         self.create_volumes(wanted).await.map(|_| ())
     }
 
@@ -59,6 +62,9 @@ impl Node {
         let attach = wanted.attach;
         let checked = check(wanted)?;
         self.refresh().await?;
+        if checked.wanted.requires_tls {
+            check_certificates(&self.state().catalog)?;
+        }
         let alive = self.alive().await;
         let running = self.0.under_way.begin();
         let mut planned = Vec::new();

@@ -324,7 +324,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
         log_bytes: checked.log_bytes,
         attached: None,
-        requires_tls: false,
+        requires_tls: checked.wanted.requires_tls,
         state: VolumeState::Creating,
     }
 }

@@ -16,6 +16,18 @@ pub struct RequireTls {
     pub required: bool,
 }
 
+/// Fails if the nodes of this cluster have no certificates, so that no client could connect by TLS.
+pub(super) fn check_certificates(catalog: &Catalog) -> Result<(), ManageError> {
+    match &catalog.cluster {
+        Some((cluster, _)) if cluster.transport != Transport::Open => Ok(()),
+        _ => Err(ManageError::Wrong(
+            "this cluster has no certificates, since it was made for one machine: 'loadline san init --transport encrypted' makes one \
+             that has"
+                .into(),
+        )),
+    }
+}
+
 impl Node {
     /// Decides whether clients of a volume must come by TLS. It holds for clients that connect from now on.
     pub async fn require_tls(
@@ -25,15 +37,8 @@ impl Node {
     ) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
-        let is_open = |catalog: &Catalog| {
-            catalog.cluster.as_ref().is_none_or(|(cluster, _)| cluster.transport == Transport::Open)
-        };
-        if required && is_open(&self.state().catalog) {
-            return Err(ManageError::Wrong(
-                "this cluster has no certificates, since it was made for one machine: 'loadline san init --transport encrypted' makes one \
-                 that has"
-                    .into(),
-            ));
+        if required {
+            check_certificates(&self.state().catalog)?;
         }
         let set = self.config().call(move |store| {
             for _ in 0..16 {

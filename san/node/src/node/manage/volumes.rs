@@ -54,6 +54,9 @@ pub struct CreateVolume {
     /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
     #[serde(default)]
     pub log_bytes: Option<u64>,
+    /// Clients over the network are let in only by TLS, with a certificate.
+    #[serde(default)]
+    pub requires_tls: bool,
 }
 
 /// Volumes that are wanted, which differ in their names only.
@@ -80,6 +83,9 @@ pub struct CreateVolumes {
     /// Bytes of the log of each replica, at least 32 MiB; 256 MiB if it is left out. A seventh of it may be in flight.
     #[serde(default)]
     pub log_bytes: Option<u64>,
+    /// Clients of each volume over the network are let in only by TLS, with a certificate.
+    #[serde(default)]
+    pub requires_tls: bool,
     /// Whether each is attached, to the node with its first copy.
     #[serde(default)]
     pub attach: bool,

@@ -49,6 +49,7 @@ pub(in crate::node::manage) fn checked(name: &str, bytes: u64, stripes: u32) -> 
         stripes,
         at: None,
         log_bytes: Some(32 << 20),
+        requires_tls: false,
         attach: false,
     };
     check(wanted).unwrap()
