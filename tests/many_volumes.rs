@@ -70,6 +70,37 @@ fn one_command_makes_and_attaches_many_volumes_and_all_of_them_come_back() {
     }
 }
 
+/// Commands for volumes that exist take the names that 'create' takes.
+#[test]
+fn many_volumes_are_attached_detached_resized_and_deleted_by_one_command() {
+    let cluster = Cluster::start(2);
+    let all = "db-{1..6}";
+    let kind = ["--size", "1MiB", "--log", "32MiB"];
+    cluster.loadline(&[&["volume", "create", all][..], &kind].concat());
+    let said = cluster.loadline(&["volume", "attach", all]);
+    assert!(said.contains("6 volumes (db-1, db-2, db-3 and 3 more) are attached"), "{said}");
+    let said = cluster.loadline(&["volume", "resize", all, "--size", "2MiB"]);
+    assert!(said.contains("have 2MiB each"), "{said}");
+    assert!(volumes(&cluster).iter().all(|volume| volume["bytes"] == 2 << 20 && volume["attached"].is_string()));
+    let said = cluster.loadline(&["volume", "detach", "db-{1..2}", "db-4"]);
+    assert!(said.contains("3 volumes (db-1, db-2, db-4) are detached"), "{said}");
+    // Some are attached still: the others are deleted, and the exit code says that it is not all.
+    let (code, said) = cluster.try_loadline(&["volume", "delete", all, "--confirm", "db-{1..5}"]);
+    assert!(code == 2 && said.contains("nothing is deleted") && said.contains("--confirm 'db-{1..6}'"), "{code}: {said}");
+    let (code, said) = cluster.try_loadline(&["volume", "delete", all, "--confirm", all]);
+    assert!(code == 1 && said.contains("of 6 volumes 3 are deleted, 3 are not: volume db-3 is attached"), "{code}: {said}");
+    wait_for(&cluster, 1, "three are left", |shown| {
+        let left = shown["volumes"].as_array().expect("it is a list").iter().map(|volume| &volume["name"]);
+        left.eq(["db-3", "db-5", "db-6"].iter())
+    });
+    let (code, said) = cluster.try_loadline(&["volume", "detach", "db-{1..2}"]);
+    assert!(code == 2 && said.contains("of 2 volumes 0 are detached, 2 are not"), "{code}: {said}");
+    let (code, said) = cluster.try_loadline(&["volume", "detach", "db-{2..1}"]);
+    assert!(code == 2 && said.contains("the range ends before it begins"), "{code}: {said}");
+    let (code, said) = cluster.try_loadline(&["volume", "detach", "db-3", "db-5", "db-6", "--json"]);
+    assert!(code == 0 && said.contains("3 volumes (db-3, db-5, db-6) are detached"), "{code}: {said}");
+}
+
 #[test]
 fn a_volume_that_is_made_attached_stays_at_its_node_until_it_is_attached_elsewhere() {
     let cluster = Cluster::start(3);

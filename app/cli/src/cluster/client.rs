@@ -51,6 +51,31 @@ impl Failed {
         print_error(self.exit, &self.message)
     }
 
+    /// Why a request for one of several volumes failed.
+    #[cfg(test)]
+    pub(crate) fn new(exit: Exit, message: String) -> Failed {
+        Failed { exit, message }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    #[cfg(test)]
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Whether a like request for another volume would fail for the same reason: a node or the configuration store did not answer in time.
+    pub(crate) fn is_for_all(&self) -> bool {
+        self.exit == Exit::Failed
+    }
+
+    /// This failure of one of several requests, of which some may have been carried out, as a message about all of them.
+    pub(crate) fn among(self, some_are_done: bool, message: String) -> Failed {
+        Failed { exit: if some_are_done { Exit::Failed } else { self.exit }, message }
+    }
+
     /// The same, after what was done before it. So this is no mere mistake on the command line.
     pub(crate) fn after(self, done: &str) -> Failed {
         Failed { exit: Exit::Failed, message: format!("{done}: {}", self.message) }

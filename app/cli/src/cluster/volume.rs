@@ -1,6 +1,7 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
 mod create;
+mod many;
 mod names;
 mod scrub;
 mod ways;
@@ -9,7 +10,7 @@ use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
 use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView};
 
-use crate::cluster::client::{Api, escaped, print_json, table};
+use crate::cluster::client::{Api, Failed, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
 use crate::output::{print_error, print_line, write};
 use crate::process::exit::Exit;
@@ -39,10 +40,12 @@ enum Command {
     },
     #[command(name = "attach")]
     AttachTo(AttachTo),
-    /// Detach a volume. Afterwards no node serves the volume.
+    /// Detach one or several volumes. Afterwards no node serves them.
+    #[command(after_help = "Examples:\n  loadline volume detach vm-7\n  loadline volume detach 'db-{001..100}'")]
     Detach {
-        /// The name of the volume.
-        name: String,
+        /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
         /// Disconnect all clients of the volume.
         #[arg(long)]
         force: bool,
@@ -96,11 +99,14 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Make a volume larger. A client sees the new size when the client connects again.
+    /// Make one or several volumes larger. A client sees the new size when the client connects again.
+    #[command(after_help = "Examples:\n  loadline volume resize vm-7 --size 80GiB\n  \
+        loadline volume resize 'db-{001..100}' --size 200GiB")]
     Resize {
-        /// The name of the volume.
-        name: String,
-        /// The new size.
+        /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// The new size of each volume.
         #[arg(long)]
         size: ByteSize,
         #[command(flatten)]
@@ -125,13 +131,16 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Delete a volume that is not attached, with all its data.
+    /// Delete one or several volumes that are not attached, with all their data.
+    #[command(after_help = "Examples:\n  loadline volume delete vm-7 --confirm vm-7\n  \
+        loadline volume delete 'db-{001..100}' --confirm 'db-{001..100}'")]
     Delete {
-        /// The name of the volume.
-        name: String,
-        /// The name of the volume again, because deleted data cannot be restored.
-        #[arg(long, value_name = "NAME")]
-        confirm: String,
+        /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// The name again, because deleted data cannot be restored. For several names the option is given once for each.
+        #[arg(long, value_name = "NAME", required = true)]
+        confirm: Vec<String>,
         #[command(flatten)]
         api: Api,
     },
@@ -146,14 +155,16 @@ enum TlsPolicy {
     Optional,
 }
 
-/// Attach a volume: make a node its owner. Clients of the volume can then connect to any node.
+/// Attach one or several volumes: make a node the owner of each. Clients can then connect to any node.
 ///
-/// If another node owned the volume, the named node takes it over. All clients of the volume are disconnected, even if
+/// If another node owned a volume, the named node takes it over. All clients of the volume are disconnected, even if
 /// the owner stays the same. No request that a client sent before is carried out afterwards.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:\n  loadline volume attach vm-7 --node node-2\n  loadline volume attach 'db-{001..100}'")]
 struct AttachTo {
-    /// The name of the volume.
-    name: String,
+    /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
     /// The node that becomes the owner. [default: the owner of the attached volume; if that node does not answer or
     /// the volume is detached, the node with the most copies in sync]
     #[arg(long)]
@@ -193,10 +204,7 @@ pub(crate) fn run(args: Args) -> Exit {
             })
         }
         Command::AttachTo(args) => attach(&args),
-        Command::Detach { name, force, api } => {
-            let path = format!("/v1/volumes/{}/detach", escaped(&name));
-            api.post(&path, Detach { force }).map(|(): ()| api.done(&format!("volume {name} is detached")))
-        }
+        Command::Detach { names, force, api } => detach(&names, force, &api),
         Command::MoveTo { name, from, to, wait } => {
             let path = format!("/v1/volumes/{}/move", escaped(&name));
             let what = format!("volume {name} moves from {from} to {to}");
@@ -211,47 +219,96 @@ pub(crate) fn run(args: Args) -> Exit {
                 .map(|(): ()| api.done(&format!("clients of volume {name} {what}")))
         }
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),
-        Command::Resize { name, size, api } => {
-            if let Err(why) = check_size(size) {
-                return print_error(Exit::Usage, &why);
-            }
-            let path = format!("/v1/volumes/{}/resize", escaped(&name));
-            api.post(&path, Resize { bytes: size.bytes() }).map(|(): ()| {
-                api.done(&format!(
-                    "volume {name} has {size}; its clients see the new size when they connect again"
-                ))
-            })
-        }
+        Command::Resize { names, size, api } => resize(&names, size, &api),
         Command::Recover { name, from, force, api } => {
             let path = format!("/v1/volumes/{}/recover", escaped(&name));
             api.post(&path, Recover { from: from.clone(), force })
                 .map(|(): ()| api.done(&format!("volume {name} continues with the copies of {from}")))
         }
-        Command::Delete { name, confirm, .. } if name != confirm => {
-            return crate::output::print_error(
-                Exit::Usage,
-                &format!(
-                    "nothing is deleted: to delete volume {name} with all its data, add --confirm {name}"
-                ),
-            );
-        }
-        Command::Delete { name, api, .. } => api
-            .delete(&format!("/v1/volumes/{}", escaped(&name)))
-            .map(|(): ()| api.done(&format!("volume {name} is deleted"))),
+        Command::Delete { names, confirm, api } => delete(&names, &confirm, &api),
     };
     done.unwrap_or_else(|why| why.print_error())
 }
 
-fn attach(args: &AttachTo) -> Result<Exit, crate::cluster::client::Failed> {
-    let path = format!("/v1/volumes/{}/attach", escaped(&args.name));
-    let how: Use = args.api.post(&path, Attach { node: args.node.clone() })?;
-    if args.api.json {
-        return Ok(print_json(&how));
+fn attach(args: &AttachTo) -> Result<Exit, Failed> {
+    let Some(names) = expanded(&args.names) else { return Ok(Exit::Usage) };
+    let attached = many::each(&names, "attached", |name| {
+        let path = format!("/v1/volumes/{}/attach", escaped(name));
+        args.api.post::<_, Use>(&path, Attach { node: args.node.clone() })
+    })?;
+    Ok(match attached.as_slice() {
+        [how] if args.api.json => print_json(how),
+        [how] => {
+            let done = format!("volume {} is attached at node {}", how.volume, how.node);
+            print_line!("{}", args.api.naming(&done));
+            print_line!();
+            ways::print_all(&how.ways, how.requires_tls);
+            Exit::Done
+        }
+        all if args.api.json => print_json(&all),
+        _ => args.api.done(&format!(
+            "{} are attached; 'loadline volume list' shows where",
+            many::volumes(&names)
+        )),
+    })
+}
+
+fn detach(names: &[String], force: bool, api: &Api) -> Result<Exit, Failed> {
+    let Some(names) = expanded(names) else { return Ok(Exit::Usage) };
+    many::each(&names, "detached", |name| -> Result<(), Failed> {
+        api.post(&format!("/v1/volumes/{}/detach", escaped(name)), Detach { force })
+    })?;
+    Ok(api.done(&match names.as_slice() {
+        [name] => format!("volume {name} is detached"),
+        names => format!("{} are detached", many::volumes(names)),
+    }))
+}
+
+fn resize(names: &[String], size: ByteSize, api: &Api) -> Result<Exit, Failed> {
+    if let Err(why) = check_size(size) {
+        return Ok(print_error(Exit::Usage, &why));
     }
-    print_line!("{}", args.api.naming(&format!("volume {} is attached at node {}", how.volume, how.node)));
-    print_line!();
-    ways::print_all(&how.ways, how.requires_tls);
-    Ok(Exit::Done)
+    let Some(names) = expanded(names) else { return Ok(Exit::Usage) };
+    many::each(&names, "resized", |name| -> Result<(), Failed> {
+        api.post(&format!("/v1/volumes/{}/resize", escaped(name)), Resize { bytes: size.bytes() })
+    })?;
+    let seen = "clients see the new size when they connect again";
+    Ok(api.done(&match names.as_slice() {
+        [name] => format!("volume {name} has {size}; its {seen}"),
+        names => format!("{} have {size} each; their {seen}", many::volumes(names)),
+    }))
+}
+
+fn delete(names: &[String], confirm: &[String], api: &Api) -> Result<Exit, Failed> {
+    let (Some(all), Some(confirmed)) = (expanded(names), expanded(confirm)) else { return Ok(Exit::Usage) };
+    if all != confirmed {
+        let (what, data) = match all.as_slice() {
+            [name] => (format!("volume {name}"), "its data"),
+            all => (many::volumes(all), "their data"),
+        };
+        let quoted = |name: &String| match name.contains('{') {
+            true => format!("--confirm '{name}'"),
+            false => format!("--confirm {name}"),
+        };
+        let options = match names.len() {
+            0..=3 => names.iter().map(quoted).collect::<Vec<_>>().join(" "),
+            _ => "--confirm NAME for each name, in the same order".into(),
+        };
+        let why = format!("nothing is deleted: to delete {what} with all {data}, add {options}");
+        return Ok(print_error(Exit::Usage, &why));
+    }
+    many::each(&all, "deleted", |name| -> Result<(), Failed> {
+        api.delete(&format!("/v1/volumes/{}", escaped(name)))
+    })?;
+    Ok(api.done(&match all.as_slice() {
+        [name] => format!("volume {name} is deleted"),
+        all => format!("{} are deleted", many::volumes(all)),
+    }))
+}
+
+/// All names that were given, with each range replaced by its numbers. `None`, after the error was printed, if a name is wrong.
+fn expanded(names: &[String]) -> Option<Vec<String>> {
+    names::expand(names).map_err(|why| print_error(Exit::Usage, &why)).ok()
 }
 
 fn show(volume: &VolumeView) -> Exit {

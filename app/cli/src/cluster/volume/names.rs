@@ -29,7 +29,7 @@ fn expand_one(name: &str, room: u64) -> Result<Vec<String>, String> {
         return wrong("the range ends before it begins");
     }
     if to - from >= room {
-        return wrong("one command makes at most 10,000 volumes");
+        return wrong("one command takes at most 10,000 volumes");
     }
     // As in a shell: with a zero in front, all numbers have as many digits.
     let is_padded = [first, last].iter().any(|number| number.len() > 1 && number.starts_with('0'));
