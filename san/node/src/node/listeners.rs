@@ -223,7 +223,8 @@ impl Node {
                 },
                 LoginStep::List => login.list(&self.exports(is_safe || stream.is_protected())),
                 LoginStep::StartTls => {
-                    certificate = Some(self.protect_client(stream, from).await?);
+                    let Some(proved) = self.protect_client(stream, from).await? else { return Ok(None) };
+                    certificate = Some(proved);
                     standing.admit(true)?;
                 }
                 LoginStep::Export(name) => match self
@@ -264,38 +265,44 @@ impl Node {
         attached.map(|(volume, _)| (volume.name.clone(), export_of(volume))).collect()
     }
 
-    /// Begins TLS with a client. Returns the fingerprint of its certificate, by which it may use volumes. An error disconnects it.
+    /// Begins TLS with a client. Returns the fingerprint of its certificate, by which it may use volumes; `None` if the client is refused,
+    /// which is counted and logged here, and disconnects it. An error disconnects it, too.
     async fn protect_client<S: Socket>(
         &self,
         stream: &mut Connection<S>,
         from: &str,
-    ) -> Result<String, LoginError> {
+    ) -> Result<Option<String>, LoginError> {
         let address = address_of(from);
-        let refused = |why: String| {
-            self.count_refused(CLIENTS_PORT, address, &why);
-            LoginError(why)
+        let refused = |why: &str| {
+            self.count_refused(CLIENTS_PORT, address, why);
+            Ok(None)
         };
         let trust = self.trust().ok_or_else(|| LoginError("TLS was not offered".into()))?;
         let proved =
             tokio::time::timeout(CHOOSES, stream.protect(&self.0.helpers, trust.clients.clone())).await;
-        let late = |_| refused(format!("the handshake of TLS was not done within {} s", CHOOSES.as_secs()));
-        let proved = proved.map_err(late)?.map_err(|why| {
-            let why = Refused::from(why);
-            self.refuse(CLIENTS_PORT, address, &why);
-            LoginError(why.to_string())
-        })?;
-        let certificate = proved.certificate.as_ref().map(fingerprint);
-        let certificate = certificate.ok_or_else(|| refused("the client has no certificate".into()))?;
+        let proved = match proved {
+            Ok(Ok(proved)) => proved,
+            Ok(Err(why)) => {
+                self.refuse(CLIENTS_PORT, address, &Refused::from(why));
+                return Ok(None);
+            }
+            Err(_) => {
+                return refused(&format!("the handshake of TLS was not done within {} s", CHOOSES.as_secs()));
+            }
+        };
+        let Some(certificate) = proved.certificate.as_ref().map(fingerprint) else {
+            return refused("the client has no certificate");
+        };
         if self.role_of(Some(&certificate), None).is_none() {
             // It may have been made a moment ago.
             self.refresh_within(SERVED).await;
         }
         match self.role_of(Some(&certificate), None) {
-            Some(Role::Client | Role::Operator) => Ok(certificate),
-            Some(Role::Viewer) => Err(refused("an access of the role viewer may not use volumes".into())),
-            None => Err(refused(
-                "the access of the client's certificate was revoked, or has expired: 'loadline san access add' makes one".into(),
-            )),
+            Some(Role::Client | Role::Operator) => Ok(Some(certificate)),
+            Some(Role::Viewer) => refused("an access of the role viewer may not use volumes"),
+            None => refused(
+                "the access of the client's certificate was revoked, or has expired: 'loadline san access add' makes one",
+            ),
         }
     }
 
