@@ -5,6 +5,7 @@
 //! Names and labels come from files and hosts of others. No control character of theirs reaches a terminal: everything that
 //! is printed passes here, and only then is it given colour.
 
+pub(crate) mod alike;
 pub(crate) mod paint;
 pub(crate) mod result_file;
 pub(crate) mod text;

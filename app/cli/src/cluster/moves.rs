@@ -1,5 +1,6 @@
 //! Copies that move: what a person sees while they do.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use loadline_san_node::node::manage::{ReplicaView, StatusView, VolumeView};
 use loadline_study::check::human;
 
 use crate::cluster::client::{Api, Failed};
-use crate::output::{eprint_line, print_error, print_line};
+use crate::output::{alike, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Between two looks.
@@ -18,6 +19,9 @@ const LOOK: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_secs(10);
 /// If for so long nothing can move, there is nothing to wait for.
 const STUCK: Duration = Duration::from_secs(6);
+
+/// Reasons that a message lists.
+const MOST_REASONS: usize = 3;
 
 /// How it is waited.
 #[derive(clap::Args)]
@@ -35,8 +39,8 @@ struct Left {
     copies: usize,
     /// Bytes that are still to be copied of what is being copied now.
     bytes: u64,
-    /// Why copies stay.
-    stays: Vec<String>,
+    /// Volumes whose copies stay, and why.
+    stays: Vec<(String, String)>,
 }
 
 /// Waits until no replica that is meant leaves any more.
@@ -86,7 +90,7 @@ pub(crate) fn wait(
             if let Some(bar) = bar {
                 bar.finish_and_clear();
             }
-            let why = left.stays.join("; ");
+            let why = reasons(&left.stays);
             let message = format!(
                 "{what}: copies that cannot move now: {} ({why}). These copies move as soon as the cause is gone",
                 left.copies
@@ -116,6 +120,21 @@ fn words(left: &Left, all: usize, most: u64, since: Duration) -> String {
     text
 }
 
+/// Why copies stay: a few reasons, each once, with a few of the volumes that have it.
+fn reasons(stays: &[(String, String)]) -> String {
+    let groups = alike::grouped(stays.iter().map(|(name, why)| (name.as_str(), why.as_str())));
+    let more: BTreeSet<&str> = groups.iter().skip(MOST_REASONS).flat_map(|(_, names)| names).copied().collect();
+    let listed = groups.into_iter().take(MOST_REASONS).map(|(why, names)| match names.as_slice() {
+        [name] => format!("volume {name}: {why}"),
+        names => format!("{}: {why}", alike::volumes(names)),
+    });
+    let mut text = listed.collect::<Vec<_>>().join("; ");
+    if !more.is_empty() {
+        text += &format!("; and further reasons for {} volumes, which 'loadline volume show NAME' shows", more.len());
+    }
+    text
+}
+
 /// What is left, as all nodes that answer say: only a volume's owner knows how much is to be copied.
 fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Result<Left, Failed> {
     let status: StatusView = api.get("/v1/status")?;
@@ -125,7 +144,7 @@ fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Res
             volume.replicas.iter().filter(|replica| replica.leaving && is_meant(volume, replica)).collect();
         left.copies += meant.len();
         let stays = meant.iter().filter_map(|replica| replica.note.clone());
-        left.stays.extend(stays.map(|why| format!("volume {}: {why}", volume.name)));
+        left.stays.extend(stays.map(|why| (volume.name.clone(), why)));
     }
     for node in status.nodes.iter().filter(|node| node.alive) {
         let Ok(address) = node.api.parse() else { continue };
@@ -141,6 +160,20 @@ fn look(api: &Api, is_meant: &impl Fn(&VolumeView, &ReplicaView) -> bool) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hundred_volumes_that_stay_are_a_short_message() {
+        let stay = |count: usize, why: &dyn Fn(usize) -> String| -> Vec<(String, String)> {
+            (1..=count).map(|number| (format!("disk-{number:03}"), why(number))).collect()
+        };
+        assert_eq!(
+            reasons(&stay(100, &|_| "there is no room".into())),
+            "100 volumes (disk-001, disk-002, disk-003 and 97 more): there is no room"
+        );
+        assert_eq!(reasons(&stay(1, &|_| "there is no room".into())), "volume disk-001: there is no room");
+        let each_its_own = reasons(&stay(100, &|number| format!("it needs {number} GiB")));
+        assert!(each_its_own.contains("further reasons for 97 volumes") && each_its_own.len() < 300, "{each_its_own}");
+    }
 
     #[test]
     fn progress_is_shown_with_the_time_that_is_left() {

@@ -12,7 +12,7 @@ use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusV
 
 use crate::cluster::client::{Api, Failed, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
-use crate::output::{print_error, print_line, write};
+use crate::output::{alike, print_error, print_line, write};
 use crate::process::exit::Exit;
 use crate::san::{copies_in_sync, health, print_volumes};
 
@@ -248,7 +248,7 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
         all if args.api.json => print_json(&all),
         _ => args.api.done(&format!(
             "{} are attached; 'loadline volume list' shows where",
-            many::volumes(&names)
+            alike::volumes(&names)
         )),
     })
 }
@@ -260,7 +260,7 @@ fn detach(names: &[String], force: bool, api: &Api) -> Result<Exit, Failed> {
     })?;
     Ok(api.done(&match names.as_slice() {
         [name] => format!("volume {name} is detached"),
-        names => format!("{} are detached", many::volumes(names)),
+        names => format!("{} are detached", alike::volumes(names)),
     }))
 }
 
@@ -275,7 +275,7 @@ fn resize(names: &[String], size: ByteSize, api: &Api) -> Result<Exit, Failed> {
     let seen = "clients see the new size when they connect again";
     Ok(api.done(&match names.as_slice() {
         [name] => format!("volume {name} has {size}; its {seen}"),
-        names => format!("{} have {size} each; their {seen}", many::volumes(names)),
+        names => format!("{} have {size} each; their {seen}", alike::volumes(names)),
     }))
 }
 
@@ -284,7 +284,7 @@ fn delete(names: &[String], confirm: &[String], api: &Api) -> Result<Exit, Faile
     if all != confirmed {
         let (what, data) = match all.as_slice() {
             [name] => (format!("volume {name}"), "its data"),
-            all => (many::volumes(all), "their data"),
+            all => (alike::volumes(all), "their data"),
         };
         let quoted = |name: &String| match name.contains('{') {
             true => format!("--confirm '{name}'"),
@@ -302,7 +302,7 @@ fn delete(names: &[String], confirm: &[String], api: &Api) -> Result<Exit, Faile
     })?;
     Ok(api.done(&match all.as_slice() {
         [name] => format!("volume {name} is deleted"),
-        all => format!("{} are deleted", many::volumes(all)),
+        all => format!("{} are deleted", alike::volumes(all)),
     }))
 }
 

@@ -1,19 +1,13 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
-use std::collections::HashMap;
-
-use loadline_base::figures::listed;
 use loadline_base::units::ByteSize;
 use loadline_san_node::config::health::StoreMember;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 
 use super::probe::{Probe, probe};
 use crate::cluster::client::{Api, print_json, table};
-use crate::output::{print_line, write};
+use crate::output::{alike, print_line, write};
 use crate::process::exit::Exit;
-
-/// Volumes that a note names.
-const MOST_NAMED: usize = 3;
 
 /// Show the state of the cluster: its nodes and its volumes.
 #[derive(clap::Args)]
@@ -187,21 +181,12 @@ pub(crate) fn print_volumes(volumes: &[VolumeView]) {
 
 /// The notes of volumes, each once with the volumes that have it, in the order in which they come first.
 fn notes(volumes: &[VolumeView]) -> Vec<String> {
-    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
-    let mut places = HashMap::new();
-    for volume in volumes {
-        let Some(note) = volume.note.as_deref() else { continue };
-        let place = *places.entry(note).or_insert(notes.len());
-        if place == notes.len() {
-            notes.push((note, Vec::new()));
-        }
-        notes[place].1.push(&volume.name);
-    }
+    let all = volumes.iter().filter_map(|volume| Some((volume.name.as_str(), volume.note.as_deref()?)));
     let text = |(note, names): (&str, Vec<&str>)| match names.as_slice() {
         [name] => format!("{name}: {note}"),
-        names => format!("{} volumes ({}): {note}", names.len(), listed(names, MOST_NAMED)),
+        names => format!("{}: {note}", alike::volumes(names)),
     };
-    notes.into_iter().map(text).collect()
+    alike::grouped(all).into_iter().map(text).collect()
 }
 
 /// Copies in sync, of those that the volume is to have. While a copy moves there is one more for a time.

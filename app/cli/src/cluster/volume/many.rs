@@ -3,11 +3,10 @@
 use std::io::IsTerminal;
 
 use indicatif::ProgressBar;
-use loadline_base::figures::listed;
 
 use crate::cluster::client::Failed;
 
-/// Names or reasons that a message lists.
+/// Reasons that a message lists.
 const MOST_LISTED: usize = 3;
 
 /// Does this to each volume, and shows the progress on a terminal. `done` is what it makes of a volume, such as "deleted".
@@ -58,11 +57,6 @@ fn summary(all: usize, done: usize, mut failures: Vec<Failed>, what: &str) -> Fa
     };
     let text = format!("of {all} volumes {done} are {what}, {} are not{untried}: {reasons}", failures.len());
     failures.remove(0).among(done > 0, text)
-}
-
-/// Several volumes, for a sentence: how many there are, and a few of their names.
-pub(super) fn volumes(names: &[String]) -> String {
-    format!("{} volumes ({})", names.len(), listed(names, MOST_LISTED))
 }
 
 #[cfg(test)]
