@@ -15,11 +15,11 @@ use std::ops::Range;
 
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
-use loadline_san_core::placement::{Device as Place, place};
+use loadline_san_core::placement::{Device as Place, NoPlace, place};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::record;
 
-use super::no_room::{self, Wanted};
+use super::no_room::{self, Lacks, Wanted};
 use super::{ManageError, room};
 use crate::config::catalog::{
     Catalog, Growth, Plan, PlannedReplica, Replica, ReplicaState, Volume, VolumeState, change,
@@ -105,16 +105,20 @@ impl GrowVolume {
             )));
         }
         let devices = devices(catalog, |node| self.alive.get(&node) == Some(&true));
-        let devices = with_growth(catalog, devices, id, layout, blocks)?;
         let log = volume.log_bytes;
         let of_groups: Vec<u64> =
             self.groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
         let sizes: Vec<u64> =
             of_groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log)).collect();
         let copies = volume.copies as usize;
-        let placed = place(&devices, &sizes, copies, Some(self.me.node)).map_err(|why| {
-            let wanted = Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
-            no_room::of_volume(why, catalog, &devices, wanted)
+        let present = GrowthOfPresent::of(catalog, id, layout, blocks);
+        let wanted = Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };
+        let grown = present.promised(&devices);
+        let grown = grown
+            .map_err(|lacks| no_room::of_growth(catalog, &devices, wanted, present.of_copy, Some(lacks)))?;
+        let placed = place(&grown, &sizes, copies, Some(self.me.node)).map_err(|why| match why {
+            NoPlace::Room { .. } => no_room::of_growth(catalog, &devices, wanted, present.of_copy, None),
+            why => no_room::of_volume(why, catalog, &devices, wanted),
         })?;
         // Also if no id is needed: of two commands at the same time that count the same free room, the key of the ids lets one commit.
         let (mut ids, take) = catalog.take_ids(1 + placed.iter().map(Vec::len).sum::<usize>() as u64);
@@ -265,35 +269,43 @@ impl UndoGrowth {
     }
 }
 
-/// The devices as they are when the replicas of a volume have grown with it to so many blocks; an error if they have no room
-/// for that.
-fn with_growth(
-    catalog: &Catalog,
-    mut devices: Vec<Place>,
-    id: u64,
-    layout: Layout,
-    blocks: u64,
-) -> Result<Vec<Place>, ManageError> {
-    let stays = |replica: &Replica| replica.volume == id && replica.state != ReplicaState::Dropping;
-    for (replica, _) in catalog.replicas.values().filter(|(replica, _)| stays(replica)) {
-        let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
-        let Some(place) = devices.iter_mut().find(|place| place.id.0 == replica.device) else { continue };
-        let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
-        let now = need(blocks_of(catalog, replica));
-        let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
-        let free = place.capacity.saturating_sub(place.promised);
-        if more > free {
-            return Err(ManageError::NoRoom(format!(
-                "the copy on device {} would need {} more, but the device has only {} free: add a device and move the copy to \
-                 it, or choose a smaller size",
-                replica.device,
-                no_room::size(more * BLOCK),
-                no_room::size(free * BLOCK)
-            )));
+/// By how much the replicas that a volume has grow with it. In blocks.
+struct GrowthOfPresent {
+    /// On each device.
+    on: BTreeMap<u32, u64>,
+    /// Of each copy of the volume.
+    of_copy: u64,
+}
+
+impl GrowthOfPresent {
+    /// The volume is to have so many blocks.
+    fn of(catalog: &Catalog, id: u64, layout: Layout, blocks: u64) -> GrowthOfPresent {
+        let (mut on, mut of_groups) = (BTreeMap::new(), BTreeMap::new());
+        let stays = |replica: &Replica| replica.volume == id && replica.state != ReplicaState::Dropping;
+        for (replica, _) in catalog.replicas.values().filter(|(replica, _)| stays(replica)) {
+            let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
+            let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
+            let now = need(blocks_of(catalog, replica));
+            let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
+            *on.entry(replica.device).or_insert(0) += more;
+            let of_group: &mut u64 = of_groups.entry(replica.group).or_insert(0);
+            *of_group = more.max(*of_group);
         }
-        place.promised += more;
+        GrowthOfPresent { on, of_copy: of_groups.values().sum() }
     }
-    Ok(devices)
+
+    /// The devices when that is promised. An error names one that has no room for it.
+    fn promised(&self, devices: &[Place]) -> Result<Vec<Place>, Lacks> {
+        let mut devices = devices.to_vec();
+        for place in &mut devices {
+            let more = self.on.get(&place.id.0).copied().unwrap_or(0);
+            if more > place.capacity.saturating_sub(place.promised) {
+                return Err(Lacks { device: place.clone(), more });
+            }
+            place.promised += more;
+        }
+        Ok(devices)
+    }
 }
 
 #[cfg(test)]

@@ -59,6 +59,52 @@ pub(super) fn of_volume(
     ))
 }
 
+/// A device without room for the growth of the copies that it has.
+#[derive(Debug, Clone)]
+pub(super) struct Lacks {
+    /// The device.
+    pub(super) device: Device,
+    /// Blocks by which these copies grow.
+    pub(super) more: u64,
+}
+
+/// The error for a volume that has no room to grow. Each copy needs so many blocks (`present`) for the groups that the volume has, beside its
+/// new groups, which are those that are `wanted`.
+pub(super) fn of_growth(
+    catalog: &Catalog,
+    devices: &[Device],
+    wanted: Wanted<'_>,
+    present: u64,
+    lacks: Option<Lacks>,
+) -> ManageError {
+    let Wanted { name, copies, groups, log_bytes } = wanted;
+    let new: u64 = groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log_bytes)).sum();
+    let all = (present + new) * BLOCK;
+    let data = (present + groups.iter().sum::<u64>()) * BLOCK;
+    let logs = log_bytes * groups.len() as u64;
+    let and_what = match lacks {
+        None => format!("{}: add a device, or choose a smaller size", free(catalog, devices)),
+        Some(Lacks { device, more }) => {
+            let node = catalog.nodes.get(&device.node.0).map_or("?", |(node, _)| &node.name);
+            format!(
+                "Device {} of {node} would have to take {} of that, beside the copies that it has, and has only {} free: add a device and move \
+                 the copies to it, or choose a smaller size",
+                device.id.0,
+                size(more * BLOCK),
+                size(device.capacity.saturating_sub(device.promised) * BLOCK)
+            )
+        }
+    };
+    ManageError::NoRoom(format!(
+        "there is no room to make volume {name} so large: each of its {copies} copies needs {} more: {} for data, {} for logs, and {} because \
+         a device allocates whole chunks. {and_what}",
+        size(all),
+        size(data),
+        size(logs),
+        size(all.saturating_sub(data + logs)),
+    ))
+}
+
 /// The error for a copy that needs so many blocks, and for which a node has no room although the volume is to be used there.
 pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, needed: u64) -> ManageError {
     let name = catalog.nodes.get(&node.0).map_or("?", |(node, _)| &node.name);

@@ -15,7 +15,12 @@ fn owner(node: u32) -> Owner {
 
 /// A cluster with a volume that is ready. Returns its id.
 fn with_volume() -> (MemoryStore, u64, Layout) {
-    let (mut store, all) = (cluster(1 << 40), UnderWay::default());
+    with_volume_on(1 << 40)
+}
+
+/// The same, with devices of so many bytes.
+fn with_volume_on(bytes: u64) -> (MemoryStore, u64, Layout) {
+    let (mut store, all) = (cluster(bytes), UnderWay::default());
     let of = checked("x", GIB, 1);
     let layout = of.layout;
     let (mut plan, _running) = creation(&all, of, 1);
@@ -58,6 +63,28 @@ fn replicas(store: &mut MemoryStore, planned: &PlannedGrowth) -> Vec<(ReplicaSta
     let catalog = Catalog::read(store).unwrap();
     let ids = planned.added.iter().flatten();
     ids.map(|(id, _)| &catalog.replicas[&id.0].0).map(|of| (of.state, of.unless_used)).collect()
+}
+
+/// What a person has to add is stated for the whole volume: the groups that it has, and all new ones.
+#[test]
+fn the_room_that_a_larger_volume_needs_is_stated_in_full() {
+    let refused = |device: u64, gib: u64| {
+        let (mut store, id, layout) = with_volume_on(device * GIB);
+        let running = UnderWay::default().begin();
+        let blocks = gib * GIB / 4096;
+        let alive = (1..=3).map(|node| (node, true)).collect();
+        let groups = 1..layout.groups(blocks).unwrap();
+        let mut grow = GrowVolume::new(id, layout, groups, blocks, alive, (owner(1), running.claim()));
+        steps::all(&mut store, |store| grow.step(store)).unwrap().expect_err("there is no room").to_string()
+    };
+    // The first group has room to grow, and six more have none.
+    let said = refused(30, 100);
+    assert!(said.contains("99GiB for data, 192MiB for logs"), "{said}");
+    assert!(said.contains("evice 1 of node-1 has"), "{said}");
+    // The first group has no room to grow by 15 GiB; that one more group is needed is said, too.
+    let said = refused(10, 17);
+    assert!(said.contains("16GiB for data, 32MiB for logs"), "{said}");
+    assert!(said.contains("of node-1 would have to take 15GiB of that"), "{said}");
 }
 
 #[test]
