@@ -276,6 +276,11 @@ fn what_is_left_can_be_recovered_by_force() {
     cluster.start_node(other);
     cluster.wait_until("disk", "waiting", Duration::from_secs(10));
     let from = format!("node-{other}");
+    let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", "node-1", "--force"]);
+    assert!(
+        code == 2 && text.contains("node node-1 does not answer") && text.contains(&format!("volume: {from}")),
+        "{code}: {text}"
+    );
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);
     assert!(
         code == 2

@@ -53,15 +53,18 @@ impl Node {
             return Err(ManageError::Wrong(format!("volume {name} cannot be recovered: {fault}")));
         }
         let record = self.record_of(id)?;
+        let judge = Judge { catalog: &catalog, reports: &reports, store_fault: None };
         let mut from = Vec::new();
-        for name in recover.from.split(',') {
-            let (node, of) = catalog.node(name).ok_or_else(|| unknown_node(&catalog, name))?;
+        for node in recover.from.split(',') {
+            let (node, of) = catalog.node(node).ok_or_else(|| unknown_node(&catalog, node))?;
             if from.is_empty() && node != self.id() {
-                return Err(ManageError::Elsewhere { name: of.name.clone(), api: of.api });
+                return Err(match reports.get(&node) {
+                    Some(Ok(_)) => ManageError::Elsewhere { name: of.name.clone(), api: of.api },
+                    _ => ManageError::Wrong(dead(&judge, &record, name, node)),
+                });
             }
             from.push(node);
         }
-        let judge = Judge { catalog: &catalog, reports: &reports, store_fault: None };
         let choice = Choice { judge: &judge, record: &record, from: &from };
         let blocked = judge.blocked(id, &record);
         let kept = if blocked.is_some() && choice.keeps_members() {
@@ -96,6 +99,26 @@ impl Node {
         self.carry_out_command(id, VolumeCommand::Recover { record: Box::new(record), survivors, promised })
             .await
     }
+}
+
+/// What to do if a volume is to continue with the copies of a node that does not answer: the node itself makes its copies the volume.
+fn dead(judge: &Judge<'_>, record: &Record, volume: &str, node: u32) -> String {
+    let node = judge.name(node);
+    let answers = |home: &NodeId| matches!(judge.reports.get(&home.0), Some(Ok(_)));
+    let others: BTreeSet<String> =
+        record.homes.values().filter(|home| answers(home)).map(|home| judge.name(home.0)).collect();
+    let others: Vec<String> = others.into_iter().collect();
+    let or = match others.is_empty() {
+        true => "No other node that has copies of the volume answers".to_owned(),
+        false => format!(
+            "Otherwise name another node with --from. These nodes answer and have copies of the volume: {}",
+            listed(&others, MOST_LISTED)
+        ),
+    };
+    format!(
+        "node {node} does not answer, so volume {volume} cannot continue with its copies, and nothing has changed. Start {node} if that is \
+         possible. {or}"
+    )
 }
 
 /// What is chosen from.
