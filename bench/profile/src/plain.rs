@@ -14,6 +14,9 @@ pub struct FileWords<'a> {
 
 /// `message`, which is serde's, in plain words. `line` is the line of the file that it is about.
 pub fn explain(message: &str, line: &str, words: &FileWords<'_>) -> String {
+    if let Some(said) = unexpected_key(message) {
+        return explain(&said, line, words);
+    }
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let named = quoted.split_first();
     let (said, right) = named.map_or(("", &[][..]), |(wrong, right)| (*wrong, right));
@@ -42,6 +45,15 @@ pub fn explain(message: &str, line: &str, words: &FileWords<'_>) -> String {
     } else {
         message.to_string()
     }
+}
+
+/// The message about a key that the table of a variant does not have, as that about a key of another table is.
+fn unexpected_key(message: &str) -> Option<String> {
+    let (keys, available) =
+        message.strip_prefix("unexpected keys in table: ")?.split_once(", available keys: ")?;
+    let first = keys.split(", ").next().unwrap_or(keys);
+    let available: Vec<String> = available.split(", ").map(|key| format!("`{key}`")).collect();
+    Some(format!("unknown field `{first}`, expected one of {}", available.join(", ")))
 }
 
 /// What was found and what is expected, of messages that state both.

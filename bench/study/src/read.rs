@@ -108,14 +108,15 @@ fn keys_of(type_name: &str) -> Vec<String> {
     table.map(|keys| keys.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// The section in which a key exists, as it is written: `[run]`, `[[profile]]`, or the top.
+/// The sections in which a key exists, as they are written: `[run]`, `[[profile]]`, or the top. Those of `[[ceilings.node]]` have names that
+/// many keys could have (`size`, `address`): a person who wrote one elsewhere means something else.
 fn section_of(key: &str) -> Option<String> {
     let schema = published();
     let has = |object: &Value| object.pointer("/properties").is_some_and(|p| p.get(key).is_some());
     if has(&schema) {
         return Some("the top of the file, before the first [section]".into());
     }
-    for (section, type_name) in [
+    let sections = [
         ("[run]", "RunSection"),
         ("[phases]", "Phases"),
         ("[fleet]", "FleetSection"),
@@ -123,19 +124,19 @@ fn section_of(key: &str) -> Option<String> {
         ("[target]", "TargetSection"),
         ("[matrix] or [vary]", "Axes"),
         ("[target] san", "SanSection"),
+        ("[target.external]", "ExternalSpec"),
         ("[[condition]]", "Condition"),
+        ("faults = [{ ... }], at the top of the file", "TimedFault"),
         ("[ceilings]", "Ceilings"),
-        ("[[ceilings.node]]", "CeilingNode"),
         ("[[policy]]", "PolicySection"),
         ("[phases.steady]", "SteadyGoal"),
         ("load_line = { ... }, at the top of the file", "LoadLineGoal"),
+        ("capacity = { ... }, at the top of the file", "CapacityGoal"),
         ("[[profile]]", "ProfileEntry"),
-    ] {
-        if schema.pointer(&format!("/definitions/{type_name}")).is_some_and(has) {
-            return Some(section.into());
-        }
-    }
-    None
+    ];
+    let found = sections.into_iter().filter(|(_, name)| schema.pointer(&format!("/definitions/{name}")).is_some_and(has));
+    let found: Vec<&str> = found.map(|(section, _)| section).collect();
+    (!found.is_empty()).then(|| found.join(", or in "))
 }
 
 #[cfg(test)]
@@ -166,6 +167,27 @@ mod tests {
         ] {
             let message = message(text);
             assert!(message.contains(&format!("; it belongs in {section}")), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_several_tables_have_is_sent_to_none_that_is_wrong() {
+        for (text, place, says, never) in [
+            ("[target.san]\nsize = \"3GiB\"", "3:1: ", "(copies, least, stripes, log, access)", "belongs in"),
+            ("[[fleet.node]]\naddress = \"a\"", "3:1: ", "(name, cpus, cpu_limit, memory_limit)", "belongs in"),
+            ("[run]\npercentile = 99", "3:1: ", "it belongs in load_line = { ... }, at the top of the file, or in capacity", "?"),
+            ("[run]\nthreads = 2", "3:1: ", "it belongs in [matrix] or [vary], or in [ceilings], or in [[profile]]", "?"),
+            (
+                "[[profile]]\npattern = { mixed = { random = 3 } }",
+                "3:23: ",
+                "there is no key \"random\" here; did you mean \"random_percent\"? (random_percent)",
+                "unexpected",
+            ),
+        ] {
+            let message = message(&format!("name = \"s\"\n{text}\n"));
+            let first = message.lines().next().unwrap();
+            let is_there = first.starts_with(&format!("study.toml:{place}"));
+            assert!(is_there && first.contains(says) && !first.contains(never), "{text:?} gives {first}");
         }
     }
 
