@@ -3,7 +3,8 @@
 //! A block of commands is fenced as `sh` and stands below a line that ends with "On HOST:", "On HOST and HOST:" or "On HOST, HOST and
 //! HOST:". A block that is fenced as `text` below it has lines that the commands print; "…" in it stands for anything.
 //!
-//! "Then type on HOST what stands for OTHER under [SECTION](#section)." repeats the blocks of these sections that are typed on OTHER.
+//! "On HOST, run the commands for OTHER under [SECTION](#section)." repeats the blocks of these sections that are typed on OTHER; with
+//! "each of them again" in place of OTHER, those that are typed on HOST itself.
 
 /// What a section has a person do.
 #[derive(Debug)]
@@ -109,10 +110,10 @@ fn hosts(list: &str) -> Vec<String> {
 
 /// What a line has repeated, if it does.
 fn again(line: &str) -> Option<Again> {
-    let (at, links) = line.strip_prefix("Then type on ")?.split_once(" under ")?;
-    let (at, other) = at.split_once(" what stands for ")?;
+    let (at, links) = line.strip_prefix("On ")?.split_once(" under ")?;
+    let (at, other) = at.split_once(", run the commands for ")?;
     let other = hosts(other).remove(0);
-    let host = |name: String| if other == "them" { (name.clone(), name) } else { (name, other.clone()) };
+    let host = |name: String| if other == "each of them again" { (name.clone(), name) } else { (name, other.clone()) };
     let links = links.split("](#").skip(1).filter_map(|link| link.split_once(')'));
     let sections = links.map(|(link, _)| link.to_owned()).collect();
     Some(Again { hosts: hosts(at).into_iter().map(host).collect(), sections })
@@ -141,7 +142,8 @@ fn matches(expected: &str, line: &str) -> bool {
 #[test]
 fn a_page_is_read_as_a_person_reads_it() {
     let text = "## One\nDo it. On node-1, node-2 and the witness:\n\n```sh\na\nb\n```\n\n```text\nx …, y\n```\n\
-        ## And two\nThen type on node-3 what stands for the witness under [One](#one) and [Two](#and-two).\n";
+        ## And two\nOn node-3, run the commands for the witness under [One](#one) and [Two](#and-two).\n\
+        On node-1 and node-2, run the commands for each of them again under [One](#one).\n";
     let sections = read(text);
     let block = sections[0].blocks_of("witness").next().expect("it is one of the hosts");
     assert_eq!(block.hosts, ["node-1", "node-2", "witness"]);
@@ -152,4 +154,7 @@ fn a_page_is_read_as_a_person_reads_it() {
     let Step::Again(again) = &sections[1].steps[0] else { panic!("it repeats") };
     assert_eq!(again.hosts, [("node-3".to_owned(), "witness".to_owned())]);
     assert_eq!(again.sections, ["one", "and-two"]);
+    let Step::Again(again) = &sections[1].steps[1] else { panic!("it repeats") };
+    let same = |name: &str| (name.to_owned(), name.to_owned());
+    assert_eq!(again.hosts, [same("node-1"), same("node-2")]);
 }
