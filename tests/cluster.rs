@@ -284,7 +284,7 @@ fn what_is_left_can_be_recovered_by_force() {
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);
     assert!(
         code == 2
-            && text.contains("1 of 1 groups would continue with one copy each")
+            && text.contains("the volume would continue with one copy")
             && text.contains("lacks all writes since epoch"),
         "{text}"
     );

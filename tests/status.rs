@@ -94,7 +94,7 @@ fn copies_on_missing_and_exchanged_devices_are_shown_as_what_they_are() {
     assert!(last.contains("of the cluster, and not"), "it says which: {last}");
     assert!(last.contains(&cluster.device(1)) && last.contains(&cluster.device(2)), "{last}");
     assert!(
-        last.contains("every write of group 0 is stored only at node-1 (device"),
+        last.contains("every write of the volume is stored only at node-1 (device"),
         "what is waited for: {last}"
     );
     let (code, _) = cluster.try_loadline(&["san", "status"]);

@@ -127,11 +127,11 @@ fn mismatch(found: &str, wanted: &str, line: &str, words: &FileWords<'_>) -> Str
             };
             format!("{shown} stands where {} is needed: {advice}", plain_type(wanted))
         }
-        own => format!("{shown} stands where {own} is needed").replacen(
-            " is needed",
-            "",
-            usize::from(own.contains(':')),
-        ),
+        // A type of ours says after a colon what to write.
+        own => match own.split_once(": ") {
+            Some((kind, write)) => format!("{shown} stands where {kind} is needed: {write}"),
+            None => format!("{shown} stands where {own} is needed"),
+        },
     }
 }
 

@@ -256,7 +256,7 @@ mod tests {
             ),
             ("[run]\nlimits = \"errors <= 0\"", "write limits = [\"errors <= 0\"]"),
             ("[run]\nverify = \"yes\"", "3:10: the text \"yes\" stands where true or false is needed"),
-            ("[phases]\nmeasure = 30", "3:11: 30 stands where a span of time: write 500us"),
+            ("[phases]\nmeasure = 30", "3:11: 30 stands where a span of time is needed: write 500us"),
             (
                 "load_line = { limit = \"3ms\" }",
                 "the key \"percentile\" is missing: write percentile = ... in this table",

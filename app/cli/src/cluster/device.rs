@@ -108,6 +108,6 @@ fn list(status: &StatusView) -> Exit {
             ]
         })
         .collect();
-    write(table(&["device", "node", "size", "promised", "replicas", "path", "note"], &rows).as_bytes());
+    write(table(&["device", "node", "size", "promised", "copies", "path", "note"], &rows).as_bytes());
     Exit::Done
 }

@@ -31,7 +31,7 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Show a volume with its replicas, and the reason if the volume waits.
+    /// Show a volume with its copies, and the reason if the volume waits.
     Show {
         /// The name of the volume.
         name: String,
@@ -121,8 +121,8 @@ enum Command {
     Recover {
         /// The name of the volume.
         name: String,
-        /// The node whose replicas become the volume. If this node has no replica of some group, the replica of the
-        /// next named node is used (NODE,NODE).
+        /// The node whose copies become the volume. If this node has no copy of a part of the volume (a group), the copy
+        /// of the next named node is used (NODE,NODE).
         #[arg(long, value_name = "NODE")]
         from: String,
         /// Recover the volume, and accept the loss of the reported data.
@@ -339,10 +339,10 @@ fn show(volume: &VolumeView) -> Exit {
             vec![id, group, replica.node.clone(), replica.device.to_string(), state, epoch, left]
         })
         .collect();
-    write(table(&["replica", "group", "node", "device", "state", "epoch", "left to copy"], &rows).as_bytes());
+    write(table(&["copy", "group", "node", "device", "state", "epoch", "left to copy"], &rows).as_bytes());
     for replica in &volume.replicas {
         if let Some(note) = &replica.note {
-            print_line!("replica {}: {note}", replica.id);
+            print_line!("copy {}: {note}", replica.id);
         }
     }
     Exit::Done

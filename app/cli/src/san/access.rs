@@ -190,13 +190,35 @@ fn list(args: &List, settings: &NodeSettings) -> Exit {
             .collect();
         return print_json(&rows);
     }
-    let left = |expires: u64| match expires.saturating_sub(now) {
-        0 => "expired".to_owned(),
-        left => TimeSpan(Duration::from_secs(left)).to_string(),
-    };
     let rows: Vec<Vec<String>> = rows
-        .map(|(name, (access, _))| vec![name.clone(), access.role.name().into(), left(access.expires)])
+        .map(|(name, (access, _))| {
+            vec![name.clone(), access.role.name().into(), validity(access.expires.saturating_sub(now))]
+        })
         .collect();
-    document(table(&["access", "role", "valid for"], &rows).trim_end());
+    document(table(&["access", "role", "validity"], &rows).trim_end());
     Exit::Done
+}
+
+/// Whether an access is valid that ends in so many seconds, and for how long: in whole days, if there are several.
+fn validity(seconds: u64) -> String {
+    const DAY: u64 = 86_400;
+    match seconds {
+        0 => "expired".to_owned(),
+        _ if seconds >= 2 * DAY => format!("{} days", (seconds + DAY / 2) / DAY),
+        _ => format!("{}", TimeSpan::seconds(seconds)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::validity;
+
+    #[test]
+    fn how_long_an_access_is_valid_is_in_units_that_people_count_in() {
+        for (seconds, text) in
+            [(0, "expired"), (59, "59s"), (7_200, "2h"), (31_535_999, "365 days"), (2 * 86_400, "2 days")]
+        {
+            assert_eq!(validity(seconds), text);
+        }
+    }
 }

@@ -151,7 +151,7 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
             vec![node.name.clone(), state.into(), devices, replicas, node.api.clone(), clients.join(", ")]
         })
         .collect();
-    write(table(&["node", "state", "devices", "replicas", "API", "clients"], &nodes).as_bytes());
+    write(table(&["node", "state", "devices", "copies", "API", "clients"], &nodes).as_bytes());
 }
 
 /// The volumes as a table, and what people should know of them.

@@ -7,6 +7,9 @@ use crate::cluster::client::{Api, Failed, escaped, print_json};
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
+/// Requests of one trace at most, and milliseconds that it lasts at most; a node refuses more.
+const MOST_REQUESTS: u32 = 1000;
+const MOST_MS: u32 = 60_000;
 /// Characters of the picture of a request.
 const PICTURE: usize = 40;
 
@@ -46,9 +49,13 @@ pub(super) fn trace(args: &Trace) -> Exit {
 }
 
 fn ask(args: &Trace) -> Result<Exit, Failed> {
-    let Ok(within_ms) = u32::try_from(args.limit.0.as_millis()) else {
+    if !(1..=MOST_REQUESTS).contains(&args.requests) {
+        return Ok(print_error(Exit::Usage, &format!("--requests: give 1 to {MOST_REQUESTS}")));
+    }
+    let within_ms = u32::try_from(args.limit.0.as_millis()).unwrap_or(u32::MAX);
+    if !(1..=MOST_MS).contains(&within_ms) {
         return Ok(print_error(Exit::Usage, "--for: give 1ms to 1m"));
-    };
+    }
     let path = format!("/v1/volumes/{}/trace", escaped(&args.volume));
     let view: TraceView = args.api.post(&path, TraceRequests { requests: args.requests, within_ms })?;
     if args.api.json {

@@ -49,7 +49,7 @@ pub(super) struct Create {
     /// The node where clients will use the volume. The first copy is placed on this node, so that reads are local.
     #[arg(long, value_name = "NODE")]
     at: Option<String>,
-    /// The size of the log of each replica, at least 32MiB. At most a seventh of the log may be in flight at once.
+    /// The size of the log of each copy, at least 32MiB. At most a seventh of the log may be in flight at once.
     /// [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,

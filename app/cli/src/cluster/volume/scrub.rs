@@ -141,7 +141,7 @@ pub(crate) fn run(name: &str, limit: Option<Duration>, api: &Api) -> Result<Exit
                 vec![s.replica.to_string(), s.node.clone(), checked, s.corrupt.to_string(), skipped]
             };
             let rows: Vec<Vec<String>> = seen.iter().map(row).collect();
-            write(table(&["replica", "node", "checked", "corrupt blocks", "note"], &rows).as_bytes());
+            write(table(&["copy", "node", "checked", "corrupt blocks", "note"], &rows).as_bytes());
         }
     }
     Ok(verdict(&seen, volume, api))
@@ -185,7 +185,7 @@ fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
     let corrupt: u64 = seen.iter().map(|scrub| scrub.corrupt).sum();
     let left_out = seen.iter().filter_map(|scrub| {
         let why = scrub.left_out.as_ref()?;
-        Some(format!("replica {} at {} was skipped: {why}", scrub.replica, scrub.node))
+        Some(format!("copy {} at {} was skipped: {why}", scrub.replica, scrub.node))
     });
     let mut found: Vec<String> = left_out.collect();
     if corrupt > 0 {

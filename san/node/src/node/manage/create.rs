@@ -176,13 +176,13 @@ impl Node {
                     let there = catalog.replicas.get(&id).filter(|(r, _)| r.state != ReplicaState::Dropping);
                     let Some((replica, _)) = there else {
                         return Err(ManageError::Wrong(
-                            "a replica was removed while it was made: try again".into(),
+                            "a copy was removed while it was made: try again".into(),
                         ));
                     };
                     let name =
                         catalog.nodes.get(&replica.node).map_or("?".into(), |(node, _)| node.name.clone());
                     if let Some(why) = &replica.refused {
-                        return Err(ManageError::Device(format!("{name} cannot make a replica: {why}")));
+                        return Err(ManageError::Device(format!("{name} cannot make a copy: {why}")));
                     }
                     if replica.state != ReplicaState::Ready {
                         late.insert(name);
@@ -195,7 +195,7 @@ impl Node {
             if begun.elapsed() > MADE {
                 let late: Vec<String> = late.into_iter().collect();
                 return Err(ManageError::TimedOut(format!(
-                    "not all replicas were made in time, so the request was undone; late nodes: {}",
+                    "not all copies were made in time, so the request was undone; late nodes: {}",
                     figures::listed(&late, MOST_NAMED)
                 )));
             }

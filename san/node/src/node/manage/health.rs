@@ -29,6 +29,14 @@ pub(super) struct Judge<'a> {
     pub(super) store_fault: Option<&'a str>,
 }
 
+/// A group, as people know it: most volumes have one. Of others 'loadline volume show' lists the group of each copy.
+pub(super) fn part(record: &Record, group: usize) -> String {
+    match record.groups.len() {
+        0 | 1 => "the volume".into(),
+        _ => format!("a part of the volume (group {group})"),
+    }
+}
+
 /// Why a replica is not used.
 pub(super) struct Fault {
     /// Whether it is used is not known.
@@ -334,6 +342,7 @@ impl<'a> Judge<'a> {
             found.notes.push(format!("not in sync: the copies at {}", listed(&away, MOST_LISTED)));
         }
         for (index, group) in served.groups.iter().enumerate() {
+            let part = part(record, index);
             if group.in_sync < volume.copies as usize {
                 let comes = |(replica, _): &&(u64, u64)| self.fault(*replica).is_none();
                 let returning = served.returning.iter().any(|replica| comes(&replica));
@@ -341,28 +350,25 @@ impl<'a> Judge<'a> {
                 found.worst = found.worst.max(Some(health));
             }
             if !group.reads {
-                let why = format!(
-                    "{name} may not answer reads of group {index}: it waits for leases from the copies"
-                );
+                let why = format!("{name} may not answer reads of {part}: it waits for leases from the copies");
                 found.add(Health::Waiting, why);
             }
             if group.in_sync < group.least {
                 let (has, needs) = (group.in_sync, group.least);
                 let why = format!(
-                    "writes to group {index} wait: {has} of {} copies are in sync, and a write needs {needs} (--least); reads continue",
+                    "writes to {part} wait: {has} of {} copies are in sync, and a write needs {needs} (--least); reads continue",
                     volume.copies
                 );
                 found.add(Health::Waiting, why);
             }
             if !group.room {
-                let note = format!(
-                    "a device with a copy of group {index} is full: writes that need room are refused"
-                );
+                let note =
+                    format!("a device with a copy of {part} is full: writes that need room are refused");
                 found.notes.push(note);
             }
         }
         if served.groups.len() < record.groups.len() {
-            found.add(Health::Unknown, format!("{name} does not report all groups"));
+            found.add(Health::Unknown, format!("{name} does not report all parts of the volume"));
         }
         if served.doing == Doing::Changing && !same {
             found.notes.push(format!("{name} waits for the configuration store to change the record"));
@@ -399,8 +405,9 @@ impl<'a> Judge<'a> {
         let describe = |replica: &ReplicaId| self.describe_with(replica.0, self.fault_by(replica.0, record));
         let members: Vec<String> = members.iter().map(describe).collect();
         format!(
-            "every write of group {index} is stored only at {}: start {} again, or make {} usable. To continue with a copy \
+            "every write of {} is stored only at {}: start {} again, or make {} usable. To continue with a copy \
              that lacks writes, run 'loadline volume recover', which first reports the writes that would be lost",
+            part(record, index),
             members.join(" and "),
             if members.len() == 1 { "it" } else { "one of them" },
             if members.len() == 1 { "its device" } else { "one of their devices" },

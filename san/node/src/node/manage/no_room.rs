@@ -127,9 +127,9 @@ pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, neede
 /// The message for one more copy of a group, which has a log of so many bytes, that could not be placed.
 pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
     match why {
-        NoPlace::Room { group, blocks, free, .. } => format!(
-            "a copy of group {group} needs {} (including {} for its log) on a node that has no other copy of the group, but \
-             the emptiest device of these nodes has only {} free: add a device",
+        NoPlace::Room { blocks, free, .. } => format!(
+            "a copy needs {} (including {} for its log) on a node that has no other copy of the same data, but the emptiest \
+             device of these nodes has only {} free: add a device",
             size(blocks * BLOCK),
             size(log_bytes),
             size(free * BLOCK)

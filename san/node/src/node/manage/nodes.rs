@@ -162,8 +162,8 @@ impl Node {
                         of(into).find(|(_, (r, _))| of(from).any(|(_, (o, _))| o.group == r.group))
                 {
                     return wrong(format!(
-                        "node {} already has a copy of group {} of volume {name}, and a node cannot have two copies of one \
-                         group",
+                        "node {} already has a copy of volume {name} (of its group {}), and the copies of the same data must be on \
+                         different nodes: name another node with --to",
                         to.to, there.group
                     ));
                 }
@@ -214,13 +214,13 @@ fn remove(store: &mut dyn ConfigStore, name: &str) -> Result<Result<(), ManageEr
             planned.filter(|of| is_here(&of.device) && !catalog.replicas.contains_key(&of.id)).count();
         if planned > 0 {
             return Ok(Err(ManageError::InUse(format!(
-                "a command makes {planned} more replicas at node {name}: wait until the volume is ready, and run \
+                "a command makes {planned} more copies at node {name}: wait until the volume is ready, and run \
                  'loadline node drain {name}' then"
             ))));
         }
         if left > 0 {
             return Ok(Err(ManageError::InUse(format!(
-                "node {name} still has {left} replicas: run 'loadline node drain {name}' first, which also works if \
+                "node {name} still has {left} copies of volumes: run 'loadline node drain {name}' first, which also works if \
                  the node does not answer"
             ))));
         }

@@ -81,7 +81,7 @@ pub(super) fn check(wanted: CreateVolumes) -> Result<Checked, ManageError> {
     let log_bytes = wanted.log_bytes.unwrap_or(LOG);
     if log_bytes < LEAST_LOG {
         return Err(ManageError::Wrong(format!(
-            "a log of {} is too small: a replica needs at least {} for the writes in flight",
+            "a log of {} is too small: a copy needs at least {} for the writes in flight",
             no_room::size(log_bytes),
             no_room::size(LEAST_LOG)
         )));

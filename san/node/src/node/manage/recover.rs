@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
-use super::health::Judge;
+use super::health::{Judge, part};
 use super::local::{OwnerView, Usable};
 use super::volumes::unknown_node;
 use crate::node::Node;
@@ -74,7 +74,7 @@ impl Node {
         };
         if matches!(&kept, KeptCopies::One(survivors) if survivors.is_empty()) {
             return Err(ManageError::Wrong(format!(
-                "volume {name} needs no recovery: every group has a copy in sync that is in use, and the volume is not blocked. Wait, or attach the volume"
+                "volume {name} needs no recovery: all of it has a copy in sync that is in use, and the volume is not blocked. Wait, or attach the volume"
             )));
         }
         let what = choice.describe(&kept);
@@ -165,7 +165,8 @@ impl Choice<'_> {
             {
                 let why = copy.why.clone().unwrap_or_default();
                 return Err(format!(
-                    "the copy of group {index} at node {} is not usable: {why}. Make the copy usable, or name another node",
+                    "the copy of {} at node {} is not usable: {why}. Make the copy usable, or name another node",
+                    self.part(GroupIndex(index)),
                     self.name_home(survivor)
                 ));
             }
@@ -200,8 +201,9 @@ impl Choice<'_> {
             }
             let homes: Vec<String> = whole(group).map(|replica| self.name_home(replica)).collect();
             return Err(format!(
-                "{named} has no copy of group {index}, and no other copy is known to be complete: also name the node of one of the other copies \
+                "{named} has no copy of {}, and no other copy is known to be complete: also name the node of one of the other copies \
                  (--from {},NODE), of {}",
+                self.part(GroupIndex(index)),
                 named.replace(", ", ","),
                 listed(&homes, MOST_LISTED)
             ));
@@ -210,7 +212,8 @@ impl Choice<'_> {
         let members = group.in_sync.iter().copied().filter(|_| blocked);
         members.max_by_key(epoch).ok_or_else(|| {
             format!(
-                "{named} has no copy of group {index} that the volume can continue with: name another node with --from"
+                "{named} has no copy of {} that the volume can continue with: name another node with --from",
+                self.part(GroupIndex(index))
             )
         })
     }
@@ -235,10 +238,11 @@ impl Choice<'_> {
                 let taken: Vec<String> =
                     survivors.iter().map(|(index, replica)| self.describe_one(*index, *replica)).collect();
                 let (count, all) = (survivors.len(), self.record.groups.len());
-                format!(
-                    "{count} of {all} groups would continue with one copy each: {}",
-                    listed(&taken, MOST_LISTED)
-                )
+                let taken = listed(&taken, MOST_LISTED);
+                match all {
+                    0 | 1 => format!("the volume would continue with one copy: {taken}"),
+                    _ => format!("{count} of {all} parts of the volume would continue with one copy each: {taken}"),
+                }
             }
         };
         let unknown = self.record.homes.keys().filter(|replica| self.follows(**replica).is_none());
@@ -272,7 +276,11 @@ impl Choice<'_> {
             (None, _, Some(follows)) => follows,
             (None, ..) => "may lack any write: the copy's node does not report its state".into(),
         };
-        format!("the copy of group {} at {} {missed}", index.0, self.name_home(replica))
+        format!("the copy of {} at {} {missed}", self.part(index), self.name_home(replica))
+    }
+
+    fn part(&self, group: GroupIndex) -> String {
+        part(self.record, group.0 as usize)
     }
 }
 

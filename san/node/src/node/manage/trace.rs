@@ -101,7 +101,7 @@ impl Node {
         let TraceRequests { requests, within_ms } = wanted;
         if !(1..=MOST_REQUESTS).contains(&requests) || !(1..=MOST_MS).contains(&within_ms) {
             return Err(ManageError::Wrong(format!(
-                "{requests} requests within {within_ms} ms cannot be traced: give 1 to {MOST_REQUESTS} requests within 1 to {MOST_MS} ms"
+                "a trace of {requests} requests within {within_ms} ms was requested: give 1 to {MOST_REQUESTS} requests, and 1 to {MOST_MS} ms (a minute)"
             )));
         }
         self.refresh().await?;

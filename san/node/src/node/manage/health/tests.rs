@@ -144,7 +144,7 @@ fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
         (|c| c.node(1).volumes.clear(), Health::Waiting, "no node serves the volume yet"),
         (|c| c.node(1).volumes[0].groups[0].reads = false, Health::Waiting, "leases"),
         (|c| c.node(1).volumes[0].groups[0].in_sync = 1, Health::Waiting, "a write needs 2"),
-        (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all groups"),
+        (|c| c.node(1).volumes[0].groups.clear(), Health::Unknown, "all parts"),
         (|c| c.node(1).volumes[0].members[2].session = SessionView::Silent, Health::Degraded, "node-3"),
         (|c| c.node(1).volumes[0].members.truncate(2), Health::Degraded, "no session"),
         (|c| c.node(1).volumes[0].groups[0].in_sync = 2, Health::Degraded, ""),
@@ -219,12 +219,12 @@ fn what_is_waited_for_is_named() {
     }
     cluster.must(
         Health::Waiting,
-        "every write of group 0 is stored only at node-1 (does not answer) and node-2 (does",
+        "every write of the volume is stored only at node-1 (does not answer) and node-2 (does",
     );
     cluster.reports.insert(2, Err(Silent::Mute("is mute".into())));
     cluster.must(Health::Waiting, "and node-2 (is mute)");
     cluster.volume.attached = None;
-    cluster.must(Health::Waiting, "every write of group 0 is stored only at");
+    cluster.must(Health::Waiting, "every write of the volume is stored only at");
 }
 
 #[test]

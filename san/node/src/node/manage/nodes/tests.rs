@@ -20,7 +20,7 @@ fn a_node_at_which_a_plan_makes_replicas_later_is_not_removed() {
         here.map(|(id, (of, version))| change(format!("replica/{id}"), Some(*version), &of.dropped()));
     assert!(steps::each(&mut store, drops.collect()).unwrap());
     let answer = remove(&mut store, "node-3").unwrap();
-    assert!(matches!(&answer, Err(ManageError::InUse(why)) if why.contains("more replicas")), "{answer:?}");
+    assert!(matches!(&answer, Err(ManageError::InUse(why)) if why.contains("more copies")), "{answer:?}");
     assert!(Catalog::read(&mut store).unwrap().node("node-3").is_some());
 }
 
