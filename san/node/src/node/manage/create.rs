@@ -38,7 +38,8 @@ pub struct MadeVolume {
     pub volume: String,
     /// The node to which it is attached, if it is.
     pub node: Option<String>,
-    /// Whether that node serves it. If not, the node serves it as soon as it can: the volume's state has the reason.
+    /// Whether that node serves it now. `false` if it is not attached, or if it is attached and the node cannot serve it yet: the node
+    /// does so as soon as it can, and the state of the volume has the reason.
     pub served: bool,
 }
 

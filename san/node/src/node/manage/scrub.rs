@@ -26,7 +26,7 @@ pub struct ScrubView {
     pub corrupt: u64,
     /// All were checked.
     pub ended: bool,
-    /// Why it is left out: it is not checked, or not to its end.
+    /// Why the copy is not checked, or not to its end; `null` if nothing keeps it from being checked.
     pub left_out: Option<String>,
 }
 
