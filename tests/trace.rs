@@ -106,8 +106,10 @@ fn requests_are_followed_from_their_arrival_to_their_answer() {
         text.1
     );
 
-    let idle = cluster.loadline(&["san", "trace", "disk", "--for", "200ms"]);
-    assert!(idle.contains("no client sent a request within 200ms"), "{idle}");
+    let (code, idle) = cluster.try_loadline(&["san", "trace", "disk", "--for", "200ms"]);
+    assert!(code == 3 && idle.contains("no client sent a request within 200ms"), "{code}: {idle}");
+    let (code, idle) = cluster.try_loadline(&["san", "trace", "disk", "--for", "200ms", "--json"]);
+    assert!(code == 3 && idle.contains("\"requests\": []"), "{code}: {idle}");
     for (wrong, why) in
         [(["--requests", "0"], "1 to 1000"), (["--for", "2m"], "1ms to 1m"), (["--for", "90d"], "1ms to 1m")]
     {

@@ -23,7 +23,7 @@ const PICTURE: usize = 40;
 /// peer: a copy on another node does the same, with both messages between the nodes;
 /// answer: all copies are done, and the owner passes the answer to the client's connection.
 ///
-/// The time on the network between client and owner is not included.
+/// The time on the network between client and owner is not included. Exit code 3 if no client sent a request.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san trace vm-1\n  \
@@ -58,8 +58,11 @@ fn ask(args: &Trace) -> Result<Exit, Failed> {
     }
     let path = format!("/v1/volumes/{}/trace", escaped(&args.volume));
     let view: TraceView = args.api.post(&path, TraceRequests { requests: args.requests, within_ms })?;
+    // A trace without a request says nothing about the volume: a script must not take it for a result.
+    let exit = if view.requests.is_empty() { Exit::Findings } else { Exit::Done };
     if args.api.json {
-        return Ok(print_json(&view));
+        print_json(&view);
+        return Ok(exit);
     }
     print_line!("{}", args.api.naming(&format!("volume {}, owned by node {}", view.volume, view.owner)));
     if view.requests.is_empty() {
@@ -69,7 +72,7 @@ fn ask(args: &Trace) -> Result<Exit, Failed> {
         print_line!();
         lines(request).iter().for_each(|line| print_line!("{line}"));
     }
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 /// A request as text: a line of what it was, and one for each thing that was done for it.
