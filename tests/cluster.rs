@@ -278,7 +278,9 @@ fn what_is_left_can_be_recovered_by_force() {
     let from = format!("node-{other}");
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", "node-1", "--force"]);
     assert!(
-        code == 2 && text.contains("node node-1 does not answer") && text.contains(&format!("volume: {from}")),
+        code == 2
+            && text.contains("node node-1 does not answer")
+            && text.contains(&format!("volume: {from}")),
         "{code}: {text}"
     );
     let (code, text) = cluster.try_loadline(&["volume", "recover", "disk", "--from", &from]);

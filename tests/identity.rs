@@ -70,7 +70,10 @@ fn a_wrong_address_is_refused_and_the_token_stays_valid() {
         cluster.try_loadline(&[&["san", "join", &store], &node[..], &["--token", &token]].concat())
     };
     let (code, said) = join("192.0.2.1");
-    assert!(code == 2 && said.contains("the address 192.0.2.1 on this host: this host does not have it"), "{said}");
+    assert!(
+        code == 2 && said.contains("the address 192.0.2.1 on this host: this host does not have it"),
+        "{said}"
+    );
     assert_eq!(catalog(&cluster).nodes.len(), 1);
     let [a, b, c, _] = cluster.address(1).octets();
     let (code, said) = join(&format!("{a}.{b}.{c}.2"));

@@ -81,14 +81,22 @@ fn many_volumes_are_attached_detached_resized_and_deleted_by_one_command() {
     assert!(said.contains("6 volumes (db-1, db-2, db-3 and 3 more) are attached"), "{said}");
     let said = cluster.loadline(&["volume", "resize", all, "--size", "2MiB"]);
     assert!(said.contains("have 2MiB each"), "{said}");
-    assert!(volumes(&cluster).iter().all(|volume| volume["bytes"] == 2 << 20 && volume["attached"].is_string()));
+    assert!(
+        volumes(&cluster).iter().all(|volume| volume["bytes"] == 2 << 20 && volume["attached"].is_string())
+    );
     let said = cluster.loadline(&["volume", "detach", "db-{1..2}", "db-4"]);
     assert!(said.contains("3 volumes (db-1, db-2, db-4) are detached"), "{said}");
     // Some are attached still: the others are deleted, and the exit code says that it is not all.
     let (code, said) = cluster.try_loadline(&["volume", "delete", all, "--confirm", "db-{1..5}"]);
-    assert!(code == 2 && said.contains("nothing is deleted") && said.contains("--confirm 'db-{1..6}'"), "{code}: {said}");
+    assert!(
+        code == 2 && said.contains("nothing is deleted") && said.contains("--confirm 'db-{1..6}'"),
+        "{code}: {said}"
+    );
     let (code, said) = cluster.try_loadline(&["volume", "delete", all, "--confirm", all]);
-    assert!(code == 1 && said.contains("of 6 volumes 3 are deleted, 3 are not: volume db-3 is attached"), "{code}: {said}");
+    assert!(
+        code == 1 && said.contains("of 6 volumes 3 are deleted, 3 are not: volume db-3 is attached"),
+        "{code}: {said}"
+    );
     wait_for(&cluster, 1, "three are left", |shown| {
         let left = shown["volumes"].as_array().expect("it is a list").iter().map(|volume| &volume["name"]);
         left.eq(["db-3", "db-5", "db-6"].iter())

@@ -173,7 +173,8 @@ impl fmt::Display for TimeSpan {
             let decimals = format!("{sub:09}");
             format!("{secs}.{}s", decimals.trim_end_matches('0'))
         } else {
-            let parts = [(secs / 86400, "d"), (secs / 3600 % 24, "h"), (secs / 60 % 60, "m"), (secs % 60, "s")];
+            let parts =
+                [(secs / 86400, "d"), (secs / 3600 % 24, "h"), (secs / 60 % 60, "m"), (secs % 60, "s")];
             parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()
         };
         f.pad(&text)
@@ -396,9 +397,14 @@ mod tests {
 
     #[test]
     fn spans_of_time_need_a_unit_and_may_be_compound() {
-        for (text, millis) in
-            [("20ms", 20), ("5s", 5_000), ("1m30s", 90_000), ("1.5s", 1_500), ("2h", 7_200_000), ("90d", 7_776_000_000)]
-        {
+        for (text, millis) in [
+            ("20ms", 20),
+            ("5s", 5_000),
+            ("1m30s", 90_000),
+            ("1.5s", 1_500),
+            ("2h", 7_200_000),
+            ("90d", 7_776_000_000),
+        ] {
             assert_eq!(text.parse::<TimeSpan>(), Ok(TimeSpan(Duration::from_millis(millis))), "{text}");
         }
         for text in ["", "5", "s", "5x", "5s6", "-5s", "99999999999h"] {

@@ -113,7 +113,9 @@ fn again(line: &str) -> Option<Again> {
     let (at, links) = line.strip_prefix("On ")?.split_once(" under ")?;
     let (at, other) = at.split_once(", run the commands for ")?;
     let other = hosts(other).remove(0);
-    let host = |name: String| if other == "each of them again" { (name.clone(), name) } else { (name, other.clone()) };
+    let host = |name: String| {
+        if other == "each of them again" { (name.clone(), name) } else { (name, other.clone()) }
+    };
     let links = links.split("](#").skip(1).filter_map(|link| link.split_once(')'));
     let sections = links.map(|(link, _)| link.to_owned()).collect();
     Some(Again { hosts: hosts(at).into_iter().map(host).collect(), sections })

@@ -134,7 +134,9 @@ fn section_of(key: &str) -> Option<String> {
         ("capacity = { ... }, at the top of the file", "CapacityGoal"),
         ("[[profile]]", "ProfileEntry"),
     ];
-    let found = sections.into_iter().filter(|(_, name)| schema.pointer(&format!("/definitions/{name}")).is_some_and(has));
+    let found = sections
+        .into_iter()
+        .filter(|(_, name)| schema.pointer(&format!("/definitions/{name}")).is_some_and(has));
     let found: Vec<&str> = found.map(|(section, _)| section).collect();
     (!found.is_empty()).then(|| found.join(", or in "))
 }
@@ -174,9 +176,24 @@ mod tests {
     fn a_key_that_several_tables_have_is_sent_to_none_that_is_wrong() {
         for (text, place, says, never) in [
             ("[target.san]\nsize = \"3GiB\"", "3:1: ", "(copies, least, stripes, log, access)", "belongs in"),
-            ("[[fleet.node]]\naddress = \"a\"", "3:1: ", "(name, cpus, cpu_limit, memory_limit)", "belongs in"),
-            ("[run]\npercentile = 99", "3:1: ", "it belongs in load_line = { ... }, at the top of the file, or in capacity", "?"),
-            ("[run]\nthreads = 2", "3:1: ", "it belongs in [matrix] or [vary], or in [ceilings], or in [[profile]]", "?"),
+            (
+                "[[fleet.node]]\naddress = \"a\"",
+                "3:1: ",
+                "(name, cpus, cpu_limit, memory_limit)",
+                "belongs in",
+            ),
+            (
+                "[run]\npercentile = 99",
+                "3:1: ",
+                "it belongs in load_line = { ... }, at the top of the file, or in capacity",
+                "?",
+            ),
+            (
+                "[run]\nthreads = 2",
+                "3:1: ",
+                "it belongs in [matrix] or [vary], or in [ceilings], or in [[profile]]",
+                "?",
+            ),
             (
                 "[[profile]]\npattern = { mixed = { random = 3 } }",
                 "3:23: ",

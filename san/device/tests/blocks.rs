@@ -78,7 +78,10 @@ fn a_mounted_device_is_refused_with_where_it_is_mounted() {
     assert!(done("umount", &[&place]));
     let said = error.to_string();
     assert!(matches!(error, DeviceError::Held { .. }), "{said}");
-    assert!(said.contains(&format!("is mounted on {}", place.display())) && said.contains("umount"), "{said}");
+    assert!(
+        said.contains(&format!("is mounted on {}", place.display())) && said.contains("umount"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -202,7 +202,7 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
         let (ids, take) = catalog.take_ids(1);
         let mut changes = vec![take];
         let mut node = node.clone();
-        if (cluster.transport, token) == (Transport::Open, None) {
+        if cluster.transport == Transport::Open && token.is_none() {
             OpenToOthers::check(&own)?;
         }
         // Before the token is used: a node that cannot listen would have to be removed and invited again.

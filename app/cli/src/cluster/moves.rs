@@ -123,14 +123,18 @@ fn words(left: &Left, all: usize, most: u64, since: Duration) -> String {
 /// Why copies stay: a few reasons, each once, with a few of the volumes that have it.
 fn reasons(stays: &[(String, String)]) -> String {
     let groups = alike::grouped(stays.iter().map(|(name, why)| (name.as_str(), why.as_str())));
-    let more: BTreeSet<&str> = groups.iter().skip(MOST_REASONS).flat_map(|(_, names)| names).copied().collect();
+    let more: BTreeSet<&str> =
+        groups.iter().skip(MOST_REASONS).flat_map(|(_, names)| names).copied().collect();
     let listed = groups.into_iter().take(MOST_REASONS).map(|(why, names)| match names.as_slice() {
         [name] => format!("volume {name}: {why}"),
         names => format!("{}: {why}", alike::volumes(names)),
     });
     let mut text = listed.collect::<Vec<_>>().join("; ");
     if !more.is_empty() {
-        text += &format!("; and further reasons for {} volumes, which 'loadline volume show NAME' shows", more.len());
+        text += &format!(
+            "; and further reasons for {} volumes, which 'loadline volume show NAME' shows",
+            more.len()
+        );
     }
     text
 }
@@ -172,7 +176,10 @@ mod tests {
         );
         assert_eq!(reasons(&stay(1, &|_| "there is no room".into())), "volume disk-001: there is no room");
         let each_its_own = reasons(&stay(100, &|number| format!("it needs {number} GiB")));
-        assert!(each_its_own.contains("further reasons for 97 volumes") && each_its_own.len() < 300, "{each_its_own}");
+        assert!(
+            each_its_own.contains("further reasons for 97 volumes") && each_its_own.len() < 300,
+            "{each_its_own}"
+        );
     }
 
     #[test]

@@ -41,7 +41,9 @@ enum Command {
     #[command(name = "attach")]
     AttachTo(AttachTo),
     /// Detach one or several volumes. Afterwards no node serves them.
-    #[command(after_help = "Examples:\n  loadline volume detach vm-7\n  loadline volume detach 'db-{001..100}'")]
+    #[command(
+        after_help = "Examples:\n  loadline volume detach vm-7\n  loadline volume detach 'db-{001..100}'"
+    )]
     Detach {
         /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
         #[arg(required = true, value_name = "NAME")]
@@ -160,7 +162,9 @@ enum TlsPolicy {
 /// If another node owned a volume, the named node takes it over. All clients of the volume are disconnected, even if
 /// the owner stays the same. No request that a client sent before is carried out afterwards.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  loadline volume attach vm-7 --node node-2\n  loadline volume attach 'db-{001..100}'")]
+#[command(
+    after_help = "Examples:\n  loadline volume attach vm-7 --node node-2\n  loadline volume attach 'db-{001..100}'"
+)]
 struct AttachTo {
     /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
     #[arg(required = true, value_name = "NAME")]
@@ -246,10 +250,9 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
             Exit::Done
         }
         all if args.api.json => print_json(&all),
-        _ => args.api.done(&format!(
-            "{} are attached; 'loadline volume list' shows where",
-            alike::volumes(&names)
-        )),
+        _ => args
+            .api
+            .done(&format!("{} are attached; 'loadline volume list' shows where", alike::volumes(&names))),
     })
 }
 

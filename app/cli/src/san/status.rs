@@ -240,10 +240,7 @@ mod tests {
         volumes.push(volume("well", None));
         assert_eq!(
             notes(&volumes),
-            [
-                "100 volumes (disk-1, disk-2, disk-3 and 97 more): last known",
-                "other: not in sync",
-            ]
+            ["100 volumes (disk-1, disk-2, disk-3 and 97 more): last known", "other: not in sync",]
         );
     }
 }

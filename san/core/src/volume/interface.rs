@@ -262,7 +262,9 @@ pub enum CommandError {
     #[error("the volume is active here: to continue with other copies, detach it first")]
     Active,
     /// No other replica of the group answers.
-    #[error("no other copy of the same data answers beside {0}: wait until another copy is in sync and reachable")]
+    #[error(
+        "no other copy of the same data answers beside {0}: wait until another copy is in sync and reachable"
+    )]
     Needed(ReplicaId),
     /// Another node has taken the volume over. Its record shows whether the change was made.
     #[error(

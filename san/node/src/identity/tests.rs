@@ -123,7 +123,10 @@ fn an_address_that_the_host_does_not_have_uses_up_no_token() {
     // An address for documentation, which no host has; every address; a group of hosts.
     for address in [[192, 0, 2, 1], [0, 0, 0, 0], [224, 0, 0, 1]] {
         let refused = why(trial.join_at("a", address, Some(&trial.token())));
-        assert!(refused.contains("cannot use the address") && refused.contains("a token is still valid"), "{refused}");
+        assert!(
+            refused.contains("cannot use the address") && refused.contains("a token is still valid"),
+            "{refused}"
+        );
     }
     assert!(trial.catalog().nodes.is_empty());
     trial.join("a", 1, Some(&trial.token())).expect("the token is still valid");

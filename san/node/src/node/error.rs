@@ -70,9 +70,12 @@ mod tests {
     /// A node whose address was wrong or has changed is not repaired by starting it again: the message says how it is joined again.
     #[test]
     fn an_address_that_the_host_does_not_have_says_how_the_node_is_joined_again() {
-        let error = std::net::UdpSocket::bind("192.0.2.1:0").expect_err("no host has an address for documentation");
+        let error =
+            std::net::UdpSocket::bind("192.0.2.1:0").expect_err("no host has an address for documentation");
         let said = NodeError::Listen { what: "192.0.2.1:7401 (other nodes)".into(), error }.to_string();
-        for part in ["192.0.2.1:7401", "does not have that address", "loadline node remove NAME", "join it again"] {
+        for part in
+            ["192.0.2.1:7401", "does not have that address", "loadline node remove NAME", "join it again"]
+        {
             assert!(said.contains(part), "{part}: {said}");
         }
     }

@@ -18,7 +18,8 @@ pub(super) fn each<T>(
     done: &str,
     act: impl Fn(&str) -> Result<T, Failed>,
 ) -> Result<Vec<T>, Failed> {
-    let bar = (names.len() > 1 && std::io::stderr().is_terminal()).then(|| ProgressBar::new(names.len() as u64));
+    let bar =
+        (names.len() > 1 && std::io::stderr().is_terminal()).then(|| ProgressBar::new(names.len() as u64));
     let (mut results, mut failures) = (Vec::new(), Vec::new());
     for name in names {
         match act(name) {
@@ -103,7 +104,8 @@ mod tests {
 
     #[test]
     fn one_volume_keeps_its_own_message_and_exit_code_and_so_do_many_that_all_fail() {
-        let refuse = |name: &str| Err::<(), _>(Failed::new(Exit::Usage, format!("there is no volume {name}")));
+        let refuse =
+            |name: &str| Err::<(), _>(Failed::new(Exit::Usage, format!("there is no volume {name}")));
         let failed = each(&names(1), "deleted", refuse).expect_err("it is not there");
         assert_eq!((failed.exit(), failed.message()), (Exit::Usage, "there is no volume disk-1"));
         let failed = each(&names(2), "deleted", refuse).expect_err("they are not there");

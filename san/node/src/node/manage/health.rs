@@ -350,7 +350,8 @@ impl<'a> Judge<'a> {
                 found.worst = found.worst.max(Some(health));
             }
             if !group.reads {
-                let why = format!("{name} may not answer reads of {part}: it waits for leases from the copies");
+                let why =
+                    format!("{name} may not answer reads of {part}: it waits for leases from the copies");
                 found.add(Health::Waiting, why);
             }
             if group.in_sync < group.least {

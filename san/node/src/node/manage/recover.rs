@@ -241,7 +241,9 @@ impl Choice<'_> {
                 let taken = listed(&taken, MOST_LISTED);
                 match all {
                     0 | 1 => format!("the volume would continue with one copy: {taken}"),
-                    _ => format!("{count} of {all} parts of the volume would continue with one copy each: {taken}"),
+                    _ => format!(
+                        "{count} of {all} parts of the volume would continue with one copy each: {taken}"
+                    ),
                 }
             }
         };

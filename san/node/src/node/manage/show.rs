@@ -391,9 +391,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
     let fewest = record.as_ref().and_then(|r| r.groups.iter().map(|group| group.in_sync.len()).min());
     let (health, note) = match &record {
         None if volume.state == VolumeState::Creating => (None, Some("its copies are being made".into())),
-        None if volume.state == VolumeState::Deleting => {
-            (None, Some("its copies are being removed".into()))
-        }
+        None if volume.state == VolumeState::Deleting => (None, Some("its copies are being removed".into())),
         None => (Some(Health::Unknown), Some("the volume's record is missing or cannot be read".into())),
         Some(record) => {
             let (health, note) = judge.volume(id, volume, record);
