@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId};
-use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
+use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::placement::{Device as Place, NoPlace, place};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::record;
