@@ -63,7 +63,7 @@ pub enum NoPlace {
     },
     /// No device has enough room.
     #[error(
-        "copy {copy} of group {group} needs {blocks} blocks on a device whose failure domain has no other copy of it, and \
+        "copy {copy} of group {group} needs {blocks} blocks on a device of a node that has no other copy of the group, and \
          the emptiest has {free}: add a device, or make the volume smaller"
     )]
     Room {
