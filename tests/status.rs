@@ -127,6 +127,29 @@ fn copies_on_missing_and_exchanged_devices_are_shown_as_what_they_are() {
     wait_for_exit(&cluster, 0);
 }
 
+/// A node waits for a device that another process holds, as it does for one that hangs. Its store is well, and no status says anything else.
+#[test]
+fn a_device_that_is_waited_for_is_no_store_that_is_away() {
+    let mut cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "2", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    wait_for_exit(&cluster, 0);
+    cluster.kill(2);
+    let device = std::fs::File::options().read(true).write(true).open(cluster.device(2));
+    let device = device.expect("it is there");
+    device.lock().expect("its node has ended");
+    cluster.start_node(2);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        let (_, shown) = cluster.run_at(2, &["san", "status"]);
+        assert!(!shown.contains("configuration"), "{shown}");
+        // Longer than a store may be silent, if only reads of a status and of the configuration counted.
+        std::thread::sleep(Duration::from_millis(2_600));
+    }
+    drop(device);
+    wait_for_exit(&cluster, 0);
+}
+
 fn exchange_devices(cluster: &Cluster) {
     let between = format!("{}.between", cluster.device(1));
     let [one, other] = [cluster.device(1), cluster.device(2)];

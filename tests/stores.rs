@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nodes::client::{self, Journal, Writers};
+use nodes::client::{self, Journal, Nbd, Writers};
 use nodes::{Cluster, run};
 
 /// Writes so often, with two clients.
@@ -168,6 +168,53 @@ fn an_older_configuration_blocks_a_volume_until_a_person_decides() {
         (1..=3).filter(|node| *node != alone).for_each(|node| cluster.start_node(node));
         cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     }
+}
+
+/// An older copy is written into the store while nodes run, and its revision grows above the one that they know before they read it. They find that
+/// out, and from then on propose no record: it would replace one of another history.
+#[test]
+fn an_older_configuration_that_has_grown_is_noticed_by_running_nodes_and_no_record_is_changed() {
+    let cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "2"]);
+    cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    let limit = Duration::from_secs(30);
+    cluster.wait_until("disk", "healthy", limit);
+    let mut client = Nbd::connect(cluster.address(1), "disk").expect("it is served");
+    client.write(0, 1).expect("two copies are in sync");
+    back_up(&cluster, "older.db");
+    cluster.loadline(&["volume", "create", "other", "--size", "16MiB", "--copies", "2"]);
+    let open = |cluster: &Cluster| {
+        let store = rusqlite::Connection::open(cluster.file()).expect("it is there");
+        store.busy_timeout(Duration::from_secs(5)).expect("it may be so long");
+        store
+    };
+    // Nodes read it only when it has grown.
+    (1..=3).for_each(|node| cluster.signal(node, "STOP"));
+    let older = cluster.folder().join("older.db");
+    run(Command::new("sqlite3").arg(cluster.file()).arg(format!(".restore {}", older.display())));
+    open(&cluster).execute("UPDATE revision SET number = number + 100", []).expect("it can be changed");
+    (1..=3).for_each(|node| cluster.signal(node, "CONT"));
+    let begun = Instant::now();
+    while !(1..=3).all(|node| count(&cluster.log(node), "the configuration store went back") == 1) {
+        assert!(begun.elapsed() < limit, "each node logs it: {}", cluster.log(1));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let shown = wait_for(&cluster, &["san", "status"], 1, "an older copy was put back", limit);
+    assert!(shown.contains("restarted"), "{shown}");
+    let (code, text) = cluster.try_loadline(&["volume", "create", "third", "--size", "16MiB"]);
+    assert!(code != 0 && text.contains("an older copy was put back"), "{code}: {text}");
+    // A node with a copy dies: the other one would be alone in the record.
+    let revision = || -> u64 {
+        open(&cluster).query_row("SELECT number FROM revision", [], |row| row.get(0)).expect("it has one")
+    };
+    let before = revision();
+    let copies = cluster.loadline(&["volume", "show", "disk"]);
+    let victim = (2..=3).find(|node| copies.contains(&format!("node-{node}"))).expect("there are two copies");
+    cluster.signal(victim, "KILL");
+    // Longer than a node waits before it proposes to go on without the other copy.
+    client.wait_for(Duration::from_secs(5));
+    client.write(0, 2).expect_err("no write is acknowledged by one copy");
+    assert_eq!(revision(), before, "nothing is changed in the older copy");
 }
 
 /// What is written into a file that was unlinked is lost when the last process closes it. It is noticed, and what needs no change

@@ -6,6 +6,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`catalog`] | what is kept under which key |
+//! | [`continuing`] | whether the store answers, and continues what was read of it |
 //! | [`etcd`] | the store in an etcd, for clusters whose nodes are hosts of their own |
 //! | `following` | a store that moves to another place while nodes use it |
 //! | `identity` | whether a file is still the one that was opened |
@@ -21,6 +22,7 @@
 pub mod catalog;
 #[cfg(test)]
 pub(crate) mod conformance;
+pub mod continuing;
 pub mod etcd;
 mod following;
 pub mod health;
@@ -32,6 +34,8 @@ pub mod sqlite;
 pub mod steps;
 pub mod url;
 pub mod watch;
+
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -163,9 +167,25 @@ pub enum ConfigError {
         /// The id of the one that the member belongs to.
         is: u64,
     },
+    /// The store answers, and the request did not get its turn. Whether a change was made is not known.
+    #[error(
+        "the configuration store answers slowly: a request of this node has waited {} s behind other requests. Try again; \
+         'loadline san status' shows how long the members of an etcd take", .0.as_secs()
+    )]
+    Busy(Duration),
     /// Others have changed the same again and again.
     #[error("the configuration changes too often: try again")]
     Contended,
+}
+
+impl ConfigError {
+    /// Whether the store has not answered. Otherwise it has, and the answer cannot be used.
+    pub fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            ConfigError::Unavailable(_) | ConfigError::Replaced { .. } | ConfigError::OtherEtcd { .. }
+        )
+    }
 }
 
 /// Changes that one commit may have. Etcd refuses a transaction of more than 128 operations; one is for the key `moved`, and one for the

@@ -25,7 +25,7 @@
 //! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
 //! | `moving` | copies move from where they are to leave |
-//! | `store_state` | whether the configuration store answers, and goes on from where it was |
+//! | `store_state` | whether this node uses the configuration store, and if not, why |
 //! | `under_way` | which volumes the commands that run here make |
 //! | `unfinished` | what interrupted commands have left is taken back |
 //! | [`manage`] | the commands of people: volumes, devices, nodes |
@@ -142,7 +142,7 @@ pub(crate) struct NodeState {
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.
     waits: BTreeMap<u64, Instant>,
-    /// Whether the configuration store answers and goes on.
+    /// Whether this node uses the configuration store.
     pub(crate) store: StoreState,
     /// Volumes that the loops know, and whether they are watched.
     volumes: BTreeMap<u64, bool>,
@@ -178,18 +178,13 @@ impl NodeState {
     }
 
     /// This is the configuration, as far as is known. It never goes back: two readers may deliver it in any order, and
-    /// what was closed or made anew by an older one would be lost. Fails if it does not continue what was known before: then an older copy
-    /// was put back, and its revision has grown since.
-    pub(crate) fn learn(&mut self, catalog: Catalog) -> Result<(), ConfigError> {
+    /// what was closed or made anew by an older one would be lost.
+    fn learn(&mut self, catalog: Catalog) {
         if catalog.revision >= self.catalog.revision {
-            if let Some(is) = catalog.contradicts(&self.catalog) {
-                return self.store.goes_on(self.catalog.revision, is);
-            }
             let lines = self.me.map(|me| news::news(me, &self.catalog, &catalog)).unwrap_or_default();
             lines.iter().for_each(|(volume, line)| tracing::info!(volume, "{line}"));
             self.catalog = catalog;
         }
-        Ok(())
     }
 }
 
@@ -276,6 +271,7 @@ impl Node {
         let state = Mutex::new(NodeState {
             me: Some(me),
             loops: vec![LoopState::default(); loops.len()],
+            store: StoreState::new(config.health().clone()),
             ..NodeState::default()
         });
         let (changed, happened) = (Notify::new(), Notify::new());
@@ -508,34 +504,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_copy_whose_revision_has_grown_is_not_believed() {
-        let catalog = |revision, keys: &[(&str, u64)]| Catalog {
-            revision,
-            versions: Arc::new(keys.iter().map(|(key, version)| ((*key).to_owned(), *version)).collect()),
-            ..Catalog::default()
-        };
-        let known = catalog(9, &[("a", 3), ("b", 9), ("c", 5)]);
-        for (next, goes_on) in [
-            (catalog(12, &[("a", 3), ("b", 9), ("c", 5)]), true),
-            (catalog(12, &[("a", 12), ("c", 5), ("d", 11)]), true),
-            // The value of an earlier version, also if others were changed since.
-            (catalog(12, &[("a", 3), ("b", 7), ("c", 5)]), false),
-            (catalog(12, &[("a", 3), ("b", 7), ("d", 12)]), false),
-            // A key that had been removed.
-            (catalog(12, &[("a", 3), ("b", 9), ("e", 4)]), false),
-        ] {
-            let mut state = NodeState { catalog: known.clone(), ..NodeState::default() };
-            assert_eq!(state.learn(next.clone()).is_ok(), goes_on, "{next:?}");
-            assert_eq!(state.catalog.revision, if goes_on { 12 } else { 9 });
-            assert_eq!(state.store.went_back(), !goes_on);
-        }
-    }
-
-    #[test]
     fn what_is_known_of_the_configuration_never_goes_back() {
         let mut state = NodeState::default();
         for (revision, known) in [(5, 5), (3, 5), (5, 5), (6, 6), (0, 6)] {
-            state.learn(Catalog { revision, ..Catalog::default() }).unwrap();
+            state.learn(Catalog { revision, ..Catalog::default() });
             assert_eq!(state.catalog.revision, known);
         }
     }

@@ -354,14 +354,6 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The version of a key that shows that this configuration does not continue an earlier one, whatever its revision is: the version is not
-    /// above the earlier revision, and the key did not have it then. `None` if there is none.
-    pub fn contradicts(&self, earlier: &Catalog) -> Option<u64> {
-        let older = self.versions.iter().filter(|(_, version)| **version <= earlier.revision);
-        let mut unknown = older.filter(|(key, version)| earlier.versions.get(*key) != Some(version));
-        unknown.next().map(|(_, version)| *version)
-    }
-
     /// The volume of this name.
     pub fn volume(&self, name: &str) -> Option<(u64, &Volume)> {
         self.volumes

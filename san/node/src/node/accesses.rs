@@ -6,17 +6,16 @@
 use std::sync::Arc;
 
 use super::Node;
-use crate::config::ConfigError;
 use crate::config::catalog::Catalog;
 use crate::event_loop::command::LoopCommand;
 use crate::identity::accesses::Accesses;
 
 impl Node {
-    /// This is the configuration, as far as is known: see [`NodeState::learn`](super::NodeState::learn). What it revokes ends. If it is older than what was known, nothing
-    /// is learnt or ends, and the error says so.
-    pub(super) fn learn(&self, catalog: Catalog) -> Result<(), ConfigError> {
+    /// This is the configuration, as far as is known: see [`NodeState::learn`](super::NodeState::learn). What it revokes
+    /// ends. If it is older than what is known, it changes nothing.
+    pub(super) fn learn(&self, catalog: Catalog) {
         let mut state = self.state();
-        state.learn(catalog)?;
+        state.learn(catalog);
         let accesses = Accesses::of(&state.catalog);
         // While the state is locked: a client that is handed to a loop later was checked against these.
         let changed = self.0.accesses.send_if_modified(|known| {
@@ -30,7 +29,6 @@ impl Node {
             let accesses = self.0.accesses.borrow().clone();
             self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Accesses(accesses.clone())));
         }
-        Ok(())
     }
 
     /// What the configuration names, as far as is known.

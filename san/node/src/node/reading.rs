@@ -67,16 +67,15 @@ impl Node {
     async fn read_configuration(&self) -> Result<(), ConfigError> {
         let known = self.state().catalog.revision;
         let news = self.config().call(move |store| match store.revision()? {
-            same if same == known => Ok((same, None)),
-            other => Ok((other, Some(Catalog::read(store)?))),
+            same if same == known => Ok(None),
+            _ => Catalog::read(store).map(Some),
         });
-        let (revision, catalog) = news.await?;
-        self.state().store.learn_fault(None);
-        self.state().store.goes_on(known, revision)?;
-        match catalog {
-            Some(catalog) => self.learn(catalog),
-            None => Ok(()),
+        let news = news.await?;
+        self.state().store.learn_outcome(None);
+        if let Some(catalog) = news {
+            self.learn(catalog);
         }
+        Ok(())
     }
 }
 

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Node {
     /// Goes on until the node ends.
     pub(super) async fn reconcile_for_ever(&self) -> NodeError {
-        let (mut last, mut newest, mut complained) = (None, 0, false);
+        let (mut last, mut complained) = (None, false);
         let mut reported = BTreeMap::new();
         let mut changes = self.0.config.changes();
         let (mut is_due, mut read) = (true, Instant::now());
@@ -69,28 +69,26 @@ impl Node {
             match news {
                 Some(Ok(Some((revision, catalog)))) => {
                     let own = catalog.nodes.get(&self.id()).map(|(node, _)| node.incarnation);
-                    let goes_on = self.state().store.goes_on(newest, revision);
-                    let continues = goes_on.and_then(|()| self.learn(catalog));
+                    self.learn(catalog);
                     complained = false;
-                    if continues.is_ok() {
-                        newest = revision;
-                        match own {
-                            None => {
-                                // Whoever removed it by its own API is answered.
-                                self.api_connections().end(ANSWERS).await;
-                                return NodeError::Removed(self.name().into());
-                            }
-                            Some(own) if own > self.0.me.incarnation.0 => {
-                                return NodeError::Replaced(self.name().into());
-                            }
-                            Some(_) => {}
+                    match own {
+                        None => {
+                            // Whoever removed it by its own API is answered.
+                            self.api_connections().end(ANSWERS).await;
+                            return NodeError::Removed(self.name().into());
                         }
-                        self.report_records(&mut reported);
-                        let done = self.reconcile().await;
-                        last = done.then_some(revision);
+                        Some(own) if own > self.0.me.incarnation.0 => {
+                            return NodeError::Replaced(self.name().into());
+                        }
+                        Some(_) => {}
                     }
+                    self.report_records(&mut reported);
+                    let done = self.reconcile().await;
+                    last = done.then_some(revision);
                 }
                 Some(Ok(None)) => complained = false,
+                // It is logged where it is found.
+                Some(Err(ConfigError::WentBack { .. })) => {}
                 Some(Err(why)) if !std::mem::replace(&mut complained, true) => {
                     tracing::error!("{why}");
                 }

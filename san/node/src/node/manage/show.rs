@@ -195,8 +195,6 @@ const AGAIN: Duration = Duration::from_millis(600);
 
 /// How long the configuration store may not answer before a status shows what is known.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// How long a status waits for a store that has not answered for longer.
-const LEAST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Why copies stay on a device that were to be removed, since they may have data that is not to be lost. `None` if there are none.
 fn kept(catalog: &Catalog, device: u32) -> Option<String> {
@@ -267,8 +265,8 @@ impl Node {
         })
     }
 
-    /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why. The store is
-    /// waited for until it has not answered this node for [`PATIENCE`], so of a store that is away little is waited for.
+    /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why. A store that has
+    /// not answered this node for [`PATIENCE`] is not waited for.
     pub(super) async fn collect(&self) -> (Catalog, Reports, Option<String>) {
         let mut fault = self.refresh_soon().await;
         let begun = Instant::now();
@@ -286,16 +284,21 @@ impl Node {
         }
     }
 
-    /// The configuration is read now. Returns why not, if it cannot be read soon.
+    /// The configuration is read now. Returns why not, if it cannot be read.
+    ///
+    /// A read waits for its turn behind other operations of this node, for records and for other tasks. As long as the store answers these, the
+    /// read is waited for. That the store is away is shown only if the store itself has not answered for [`PATIENCE`]; then the status waits
+    /// no longer.
     async fn refresh_soon(&self) -> Option<String> {
-        let limit = PATIENCE.saturating_sub(self.state().store.silence()).max(LEAST_PATIENCE);
-        match tokio::time::timeout(limit, self.refresh()).await {
-            Ok(Ok(())) => None,
-            Ok(Err(why @ (ConfigError::WentBack { .. } | ConfigError::Broken { .. }))) => {
-                Some(why.to_string())
+        let health = self.config().health();
+        match health.while_it_answers(PATIENCE, self.refresh()).await {
+            Some(Ok(())) => None,
+            Some(Err(why)) => Some(self.state().store.shown(&why)),
+            None => {
+                let state = self.state();
+                let late = || ConfigError::Unavailable("it has not answered in time".into());
+                Some(state.store.fault().unwrap_or_else(|| state.store.shown(&late())))
             }
-            Ok(Err(why)) => Some(self.state().store.fault_or(Some(why.to_string()))),
-            Err(_) => Some(self.state().store.fault_or(None)),
         }
     }
 

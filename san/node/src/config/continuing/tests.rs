@@ -1,0 +1,235 @@
+//! Stores that go back, that hang, and that are slow.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::config::conformance::{Place, conforms};
+use crate::config::memory::MemoryStore;
+
+fn put(key: &str, expected: Option<u64>, value: &str) -> Change {
+    Change { key: key.into(), expected, value: Some(value.as_bytes().to_vec()) }
+}
+
+fn continuing(store: &MemoryStore) -> Continuing {
+    Continuing::new(Box::new(store.clone()), StoreHealth::default())
+}
+
+struct Compared(MemoryStore);
+
+impl Place for Compared {
+    fn connect(&self) -> Box<dyn ConfigStore> {
+        Box::new(continuing(&self.0))
+    }
+
+    fn backup(&self) -> Box<dyn FnOnce()> {
+        Box::new(self.0.backup())
+    }
+}
+
+#[test]
+fn it_does_what_every_store_must() {
+    conforms(|| Compared(MemoryStore::default()));
+}
+
+/// Sets a key, whatever it was.
+fn set(store: &mut dyn ConfigStore, key: &str, value: &str) {
+    let expected = store.get(key).unwrap().map(|stored| stored.version);
+    assert!(store.commit(&[put(key, expected, value)]).unwrap());
+}
+
+type Read = fn(&mut Continuing) -> Option<ConfigError>;
+
+const LIST: Read = |store| store.list("").err();
+const LIST_SOME: Read = |store| store.list("b").err();
+const GET: Read = |store| store.get("b").err();
+const REVISION: Read = |store| store.revision().err();
+
+/// A process knows the store at revision 3: `a` of the first commit, `b` of the third. A copy of revision 2 is put back and gets more commits,
+/// each with one of these keys.
+fn put_back(later: &[&str]) -> (MemoryStore, Continuing) {
+    let mut other = MemoryStore::default();
+    set(&mut other, "a", "1");
+    set(&mut other, "b", "1");
+    let restore = other.backup();
+    set(&mut other, "b", "2");
+    let mut known = continuing(&other);
+    known.list("").unwrap();
+    restore();
+    later.iter().for_each(|key| set(&mut other, key, "later"));
+    (other, known)
+}
+
+#[test]
+fn an_older_copy_is_found_by_each_read_that_shows_it_and_nothing_is_changed_from_then_on() {
+    let shown: [(&[&str], &[Read], &[Read]); 3] = [
+        (&[], &[LIST, LIST_SOME, GET, REVISION], &[]),
+        // The revision is the same again, and higher.
+        (&["c"], &[LIST, LIST_SOME, GET], &[REVISION]),
+        (&["c", "d", "e"], &[LIST, LIST_SOME, GET], &[REVISION]),
+    ];
+    for (later, finds, does_not) in shown {
+        for read in does_not {
+            assert!(read(&mut put_back(later).1).is_none(), "it cannot know");
+        }
+        for (number, read) in finds.iter().enumerate() {
+            let (mut other, mut known) = put_back(later);
+            let found = read(&mut known);
+            assert!(matches!(found, Some(ConfigError::WentBack { .. })), "{later:?} {number}: {found:?}");
+            assert!(known.health.went_back().is_some());
+            // Not even if the newer copy is put back: what was changed in the older one meanwhile is not known.
+            set(&mut other, "b", "3");
+            for again in [
+                known.commit(&[put("x", None, "1")]).err(),
+                LIST(&mut known),
+                GET(&mut known),
+                REVISION(&mut known),
+            ] {
+                assert!(matches!(again, Some(ConfigError::WentBack { .. })), "{again:?}");
+            }
+            assert_eq!(other.get("x").unwrap(), None);
+            assert_eq!(known.health.silence(), Duration::ZERO, "it answers");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_had_been_removed_shows_an_older_copy() {
+    let mut other = MemoryStore::default();
+    set(&mut other, "a", "1");
+    let restore = other.backup();
+    assert!(other.commit(&[Change { key: "a".into(), expected: Some(1), value: None }]).unwrap());
+    let mut known = continuing(&other);
+    known.list("").unwrap();
+    restore();
+    (0..3).for_each(|number| set(&mut other, &format!("c/{number}"), "later"));
+    assert!(matches!(known.get("a"), Err(ConfigError::WentBack { was: 2, is: 1 })));
+}
+
+#[test]
+fn a_store_that_others_change_is_no_older_copy() {
+    let mut other = MemoryStore::default();
+    let mut known = continuing(&other);
+    for round in 0..5 {
+        set(&mut other, "a", "x");
+        set(&mut other, &format!("b/{round}"), "x");
+        known.list("b/").unwrap();
+        known.get("a").unwrap();
+        let listed = known.list("").unwrap();
+        let gone = Change { key: "a".into(), expected: Some(listed.1[0].1.version), value: None };
+        assert!(other.commit(&[gone]).unwrap());
+        assert_eq!(known.get("a").unwrap(), None);
+        set(&mut known, "c", "x");
+        known.get("c").unwrap();
+    }
+    assert!(known.health.went_back().is_none());
+}
+
+/// A store that does not answer as long as it is away.
+struct Away(MemoryStore, Arc<AtomicBool>);
+
+impl Away {
+    fn asked(&self) -> Result<(), ConfigError> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(ConfigError::Unavailable("it is away".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ConfigStore for Away {
+    fn get(&mut self, key: &str) -> Result<Option<Stored>, ConfigError> {
+        self.asked()?;
+        self.0.get(key)
+    }
+
+    fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
+        self.asked()?;
+        self.0.list(prefix)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
+        self.asked()?;
+        self.0.commit(changes)
+    }
+
+    fn revision(&mut self) -> Result<u64, ConfigError> {
+        self.asked()?;
+        self.0.revision()
+    }
+
+    fn watch(&self) -> Result<Box<dyn Watch>, ConfigError> {
+        self.0.watch()
+    }
+}
+
+#[test]
+fn a_store_is_silent_from_the_first_operation_that_it_does_not_answer_until_it_answers_one() {
+    let away = Arc::new(AtomicBool::new(false));
+    let health = StoreHealth::default();
+    let mut store = Continuing::new(Box::new(Away(MemoryStore::default(), away.clone())), health.clone());
+    set(&mut store, "a", "1");
+    // A refused commit is an answer.
+    assert!(!store.commit(&[put("a", None, "2")]).unwrap());
+    assert_eq!(health.silence(), Duration::ZERO, "nothing was asked that it has not answered");
+    away.store(true, Ordering::Relaxed);
+    let before = Instant::now();
+    let mut last = Duration::ZERO;
+    for ask in [LIST, GET, REVISION, |store: &mut Continuing| store.commit(&[put("b", None, "1")]).err()] {
+        assert!(matches!(ask(&mut store), Some(ConfigError::Unavailable(_))));
+        let silence = health.silence();
+        assert!(silence > last && silence <= before.elapsed(), "{silence:?} after {last:?}");
+        last = silence;
+    }
+    away.store(false, Ordering::Relaxed);
+    assert!(GET(&mut store).is_none());
+    assert_eq!((health.silence(), health.went_back().is_some()), (Duration::ZERO, false));
+}
+
+/// Waits for work that takes so long, as long as the store is not silent for 100 ms. Whether it was done, and how long that took.
+fn wait(health: &StoreHealth, work: Duration) -> (bool, Duration) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let begun = Instant::now();
+    let done = runtime.block_on(async {
+        health.while_it_answers(Duration::from_millis(100), tokio::time::sleep(work)).await
+    });
+    (done.is_some(), begun.elapsed())
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn work_is_waited_for_as_long_as_the_store_answers() {
+    let health = StoreHealth::default();
+    let work = Duration::from_millis(300);
+    assert!(wait(&health, work).0, "the store was asked for nothing: the work waits for something else");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                health.begins();
+                std::thread::sleep(Duration::from_millis(2));
+                health.ends(None);
+            }
+        });
+        let (done, _) = wait(&health, work);
+        ended.store(true, Ordering::Relaxed);
+        assert!(done, "others are answered: the work waits for its turn");
+    });
+}
+
+#[test]
+fn a_store_that_hangs_or_fails_is_not_waited_for() {
+    let (hangs, fails) = (StoreHealth::default(), StoreHealth::default());
+    hangs.begins();
+    let (done, took) = wait(&hangs, LONG);
+    assert!(!done && took < LONG / 4, "{took:?}");
+    // It is known to be silent: not even the limit is waited for.
+    let begun = Instant::now();
+    let (done, _) = wait(&hangs, LONG);
+    assert!(!done && begun.elapsed() < Duration::from_millis(90), "{:?}", begun.elapsed());
+    fails.begins();
+    fails.ends(Some(&ConfigError::Unavailable("it is away".into())));
+    fails.begins();
+    let (done, took) = wait(&fails, LONG);
+    assert!(!done && took < LONG / 4, "{took:?}");
+}
