@@ -198,6 +198,28 @@ fn what_an_interrupted_creation_leaves_is_removed_and_its_name_can_be_used_again
     cluster.wait_until("db-1", "healthy", Duration::from_secs(20));
 }
 
+/// A node does nothing for so long that another node takes its command for one that has ended. Its client gets to know which node.
+#[test]
+fn a_creation_that_another_node_has_removed_names_that_node() {
+    let cluster = Cluster::start(3);
+    cluster.signal(3, "STOP");
+    let wanted = r#"{"names": ["db-1"], "bytes": 1048576, "copies": 3, "log_bytes": 33554432}"#;
+    let mut client = cluster.begin_request(1, "/v1/volume-batch", wanted);
+    wait_for(&cluster, 2, "it is being made", |shown| names(shown) == ["db-1"]);
+    cluster.signal(1, "STOP");
+    wait_for(&cluster, 2, "it is removed", |shown| names(shown).is_empty());
+    cluster.signal(1, "CONT");
+    client.set_read_timeout(Some(Duration::from_secs(30))).expect("it may be so long");
+    let (mut answer, mut part) = (String::new(), [0; 4096]);
+    while !answer.ends_with('}') {
+        let length = std::io::Read::read(&mut client, &mut part).expect("it answers");
+        assert!(length > 0, "it answers whole: {answer}");
+        answer.push_str(&String::from_utf8_lossy(&part[..length]));
+    }
+    assert!(answer.contains("node node-2 removed what was made, because node node-1"), "{answer}");
+    cluster.signal(3, "CONT");
+}
+
 /// A command that was to make a volume larger is interrupted: what was promised for that is free again, and the volume can grow later.
 #[test]
 fn what_an_interrupted_growth_leaves_is_free_again() {

@@ -61,7 +61,7 @@ mod unusable;
 mod volume_sockets;
 mod welcome;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -167,6 +167,8 @@ pub(crate) struct NodeState {
     closing: BTreeMap<u64, oneshot::Sender<()>>,
     /// What is asked of other nodes.
     asking: reach::Asking,
+    /// The last volumes that this node has removed because a command at another node had not completed them.
+    pub(crate) taken_back: VecDeque<u64>,
 }
 
 impl NodeState {

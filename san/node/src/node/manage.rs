@@ -75,6 +75,9 @@ pub enum ManageError {
     /// It cannot be so.
     #[error("{0}")]
     Wrong(String),
+    /// What the command was making was removed meanwhile.
+    #[error("{0}")]
+    Gone(String),
     /// There is no room.
     #[error(transparent)]
     NoPlace(#[from] NoPlace),
@@ -130,7 +133,7 @@ impl ManageError {
         match self {
             ManageError::Unknown { .. } => ErrorKind::Unknown,
             ManageError::Taken(_) | ManageError::InUse(_) | ManageError::Command(_) => ErrorKind::Conflict,
-            ManageError::Wrong(_) | ManageError::Device(_) => ErrorKind::Wrong,
+            ManageError::Wrong(_) | ManageError::Gone(_) | ManageError::Device(_) => ErrorKind::Wrong,
             ManageError::NoPlace(_) | ManageError::NoRoom(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
             ManageError::TimedOut(_) | ManageError::Config(_) => ErrorKind::Unavailable,

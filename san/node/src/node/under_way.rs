@@ -3,7 +3,7 @@
 //! A command ends with its caller: if the client of the API disconnects, the command's future is dropped, and so is its [`Running`]. Jobs of the
 //! command that still wait for the configuration store find that out ([`Claim`]), and [`unfinished`](super::unfinished) takes back what was made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The volumes of all commands. Clones are the same list.
@@ -47,6 +47,13 @@ impl UnderWay {
 }
 
 impl Running {
+    /// The volumes that the command has named.
+    pub(super) fn named(&self) -> BTreeSet<u64> {
+        let list = self.of.list();
+        let mine = list.iter().filter(|(_, token)| std::ptr::eq(token.as_ptr(), Arc::as_ptr(&self.token)));
+        mine.map(|(id, _)| *id).collect()
+    }
+
     /// For the command's jobs.
     pub(super) fn claim(&self) -> Claim {
         Claim { of: self.of.clone(), token: Arc::downgrade(&self.token) }
@@ -104,6 +111,7 @@ mod tests {
         assert!(claim.add(1) && claim.add(1) && other.claim().add(2));
         assert!(!other.claim().add(1), "one command at a time");
         assert!(all.has(1) && all.has(2));
+        assert_eq!(one.named(), BTreeSet::from([1]));
         drop(one);
         assert!(!claim.runs() && !all.has(1) && all.has(2));
         claim.add(3);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use loadline_base::figures;
 
-use super::Node;
 use super::manage::{Left, RemoveLeft, RemoveVolume, has_ended, is_of};
+use super::{Node, NodeState};
 use crate::config::ConfigError;
 use crate::config::catalog::{Maker, Plan, VolumeState, change};
 
@@ -29,6 +29,8 @@ const UNKNOWN: Duration = Duration::from_secs(120);
 /// After a volume could not be taken back, it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Volumes that a node remembers to have taken back.
+const MOST_TAKEN_BACK: usize = 1000;
 /// Names that a message lists.
 const MOST_NAMED: usize = 5;
 
@@ -43,6 +45,16 @@ struct Unfinished {
     plan: Option<Plan>,
     /// The version of what its maker shows.
     shown: Option<u64>,
+}
+
+impl NodeState {
+    /// This node has taken back a volume that another node was making: a command that still runs there gets the reason.
+    fn remember_taken_back(&mut self, volume: u64) {
+        if self.taken_back.len() == MOST_TAKEN_BACK {
+            self.taken_back.pop_front();
+        }
+        self.taken_back.push_back(volume);
+    }
 }
 
 impl Node {
@@ -106,7 +118,14 @@ impl Node {
         let mut remove = RemoveLeft::new(left);
         let removed = self.config().in_steps(move |store| remove.step(store)).await?;
         self.reconcile_soon();
-        let gone = |id: &u64| due.iter().filter(|volume| volume.id == *id).for_each(log_removed);
+        let gone = |id: &u64| {
+            for volume in due.iter().filter(|volume| volume.id == *id) {
+                log_removed(volume);
+                if self.silent(volume).is_some() {
+                    self.state().remember_taken_back(*id);
+                }
+            }
+        };
         removed.gone.iter().for_each(gone);
         for (id, silent) in removed.long {
             if self.remove_unfinished(id, silent).await? {

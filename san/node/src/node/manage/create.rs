@@ -17,12 +17,14 @@ use loadline_san_core::record::{Record, RecordState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{MakeRecords, PlanVolumes, Planned, check};
+use super::plan::{Checked, MakeRecords, PlanVolumes, Planned, check};
 use super::tls::check_certificates;
 use super::volumes::{CreateVolume, CreateVolumes, SERVED, deleted_meanwhile};
 use super::{Health, ManageError, VolumeView};
 use crate::config::catalog::{Catalog, ReplicaState};
 use crate::node::Node;
+use crate::node::under_way::Running;
+use crate::node::unfinished::LEFT;
 
 /// How long replicas may take to be made.
 const MADE: Duration = Duration::from_secs(60);
@@ -66,8 +68,36 @@ impl Node {
         if checked.wanted.requires_tls {
             check_certificates(&self.state().catalog)?;
         }
-        let alive = self.alive().await;
         let running = self.0.under_way.begin();
+        let planned = match self.make_volumes(&checked, attach, &running).await {
+            Err(ManageError::Gone(why)) => return Err(self.why_gone(&running, why).await),
+            planned => planned?,
+        };
+        drop(running);
+        self.reconcile_soon();
+        let served = match attach {
+            true => self.wait_until_all_served(&planned).await?,
+            false => BTreeSet::new(),
+        };
+        self.wait_until_seen(&checked.wanted.names, attach && served.len() == planned.len()).await;
+        let state = self.state();
+        let node = |id: u32| state.catalog.nodes.get(&id).map(|(node, _)| node.name.clone());
+        let made = planned.iter().zip(&checked.wanted.names).map(|(of, name)| MadeVolume {
+            volume: name.clone(),
+            node: node(of.first).filter(|_| attach),
+            served: served.contains(&of.id),
+        });
+        Ok(made.collect())
+    }
+
+    /// Makes volumes up to their records.
+    async fn make_volumes(
+        &self,
+        checked: &Checked,
+        attach: bool,
+        running: &Running,
+    ) -> Result<Vec<Planned>, ManageError> {
+        let alive = self.alive().await;
         let mut planned = Vec::new();
         while planned.len() < checked.wanted.names.len() {
             let (checked, alive, claim) = (checked.clone(), alive.clone(), running.claim());
@@ -93,21 +123,22 @@ impl Node {
             let names: Vec<&String> = names.map(|(_, name)| name).collect();
             return Err(deleted_meanwhile(&figures::listed(&names, MOST_NAMED)));
         }
-        drop(running);
-        self.reconcile_soon();
-        let served = match attach {
-            true => self.wait_until_all_served(&planned).await?,
-            false => BTreeSet::new(),
-        };
-        self.wait_until_seen(&checked.wanted.names, attach && served.len() == planned.len()).await;
-        let state = self.state();
-        let node = |id: u32| state.catalog.nodes.get(&id).map(|(node, _)| node.name.clone());
-        let made = planned.iter().zip(&checked.wanted.names).map(|(of, name)| MadeVolume {
-            volume: name.clone(),
-            node: node(of.first).filter(|_| attach),
-            served: served.contains(&of.id),
-        });
-        Ok(made.collect())
+        Ok(planned)
+    }
+
+    /// Why what a command was making is gone. If another node took the command for one that had ended, that node reports it.
+    async fn why_gone(&self, running: &Running, why: String) -> ManageError {
+        let named = running.named();
+        let reports = self.reports().await;
+        let mut took_back =
+            reports.values().flatten().filter(|view| view.taken_back.iter().any(|id| named.contains(id)));
+        let Some(other) = took_back.next() else { return ManageError::Gone(why) };
+        let (other, me, silent) = (&other.node, self.name(), LEFT.as_secs());
+        ManageError::Gone(format!(
+            "the request was undone: node {other} removed what was made, because node {me}, which carries out the request, had not written \
+             to the configuration store for {silent} s and so counted as stopped. Check with 'loadline san status' that node {me} reaches \
+             the configuration store, then send the request again"
+        ))
     }
 
     /// Removes volumes that could not be made. Returns the reason. What cannot be removed now is removed later.
@@ -176,7 +207,7 @@ impl Node {
                 for id in which(catalog) {
                     let there = catalog.replicas.get(&id).filter(|(r, _)| r.state != ReplicaState::Dropping);
                     let Some((replica, _)) = there else {
-                        return Err(ManageError::Wrong(
+                        return Err(ManageError::Gone(
                             "a copy was removed while it was made: try again".into(),
                         ));
                     };

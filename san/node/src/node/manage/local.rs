@@ -48,6 +48,10 @@ pub struct LocalView {
     pub replicas: Vec<LocalReplica>,
     /// Its devices.
     pub devices: Vec<LocalDevice>,
+    /// The ids of volumes that commands at other nodes were making, and that it has removed because these nodes counted as stopped: the
+    /// last 1,000.
+    #[serde(default)]
+    pub taken_back: Vec<u64>,
 }
 
 /// An owner: a node, in one life of its process.
@@ -301,6 +305,7 @@ impl Node {
             volumes,
             replicas: replicas.collect(),
             devices: devices.collect(),
+            taken_back: state.taken_back.iter().copied().collect(),
         }
     }
 

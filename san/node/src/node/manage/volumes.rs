@@ -346,7 +346,7 @@ pub(super) fn used_at(
 }
 
 pub(super) fn deleted_meanwhile(name: &str) -> ManageError {
-    ManageError::Wrong(format!("volume {name} was deleted meanwhile"))
+    ManageError::Gone(format!("volume {name} was deleted meanwhile"))
 }
 
 /// Whether one of these devices is at a node.

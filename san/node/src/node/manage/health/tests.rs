@@ -107,6 +107,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             volumes: vec![of],
             replicas: vec![copy],
             devices: Vec::new(),
+            taken_back: Vec::new(),
         };
         reports.insert(node, Ok(view));
     }
