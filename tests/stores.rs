@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nodes::client::{self, Journal, Nbd, Writers};
 use nodes::{Cluster, run};
+use rusqlite::OptionalExtension;
 
 /// Writes so often, with two clients.
 fn write(cluster: &Cluster, writes: u64) -> Journal {
@@ -168,6 +169,147 @@ fn an_older_configuration_blocks_a_volume_until_a_person_decides() {
         (1..=3).filter(|node| *node != alone).for_each(|node| cluster.start_node(node));
         cluster.wait_until("disk", "healthy", Duration::from_secs(30));
     }
+}
+
+/// How the configuration was when the backup was made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Resizing {
+    /// The new copies are being made.
+    Planned,
+    /// The owner is ordered to change the record.
+    Ordered,
+}
+
+/// Where clients write after the resize.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Writes {
+    /// In the new group only: copies of the old group get no write after it.
+    NewGroup,
+    /// In the new part of the old group as well.
+    Both,
+}
+
+const GIB_BLOCKS: u64 = 1 << 18;
+
+/// The backup of a configuration in which a volume is being made larger is put back after clients have written to its new part.
+fn a_backup_that_was_made_during_a_resize(resizing: Resizing, writes: Writes) {
+    let mut cluster = Cluster::start(3);
+    for node in 1..=3 {
+        // It takes no more room than is written to it. A group has 16 GiB at most.
+        let device = cluster.node_folder(node).join("large");
+        let file = std::fs::File::create_new(&device).expect("there is room");
+        file.set_len(24 << 30).expect("it can be so long");
+        cluster.loadline_at(node, &["device", "add", device.to_str().expect("it is text")]);
+    }
+    let kind = ["--size", "1GiB", "--copies", "3", "--log", "32MiB", "--at", "node-1", "--attach"];
+    cluster.loadline(&[&["volume", "create", "disk"][..], &kind].concat());
+    let limit = Duration::from_secs(30);
+    cluster.wait_until("disk", "healthy", limit);
+    let mut written: Vec<(u64, u8)> = Vec::new();
+    let write = |cluster: &Cluster, blocks: &[u64], written: &mut Vec<(u64, u8)>| {
+        let mut client = Nbd::connect(cluster.address(1), "disk").expect("it is served");
+        for block in blocks {
+            let byte = written.len() as u8 + 1;
+            client.write(*block, byte).expect("it is written");
+            written.push((*block, byte));
+        }
+    };
+    let check = |cluster: &Cluster, written: &[(u64, u8)]| {
+        let mut client = Nbd::connect(cluster.address(1), "disk").expect("it is served");
+        for (block, byte) in written {
+            assert_eq!(client.read(*block).expect("it is read"), *byte, "block {block}");
+        }
+    };
+    write(&cluster, &[0, GIB_BLOCKS - 1], &mut written);
+    // A node that is stopped makes no copies, so the command waits.
+    cluster.signal(3, "STOP");
+    let _client = cluster.begin_request(1, "/v1/volumes/disk/resize", r#"{"bytes": 18253611008}"#);
+    let plan = |cluster: &Cluster| -> Option<(String, String)> {
+        let store = rusqlite::Connection::open(cluster.file()).expect("it is there");
+        let row = "SELECT key, CAST(value AS TEXT) FROM entry WHERE key LIKE 'plan/%'";
+        store.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?))).optional().expect("it can be read")
+    };
+    let begun = Instant::now();
+    while plan(&cluster).is_none() {
+        assert!(begun.elapsed() < limit, "it is planned");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    back_up(&cluster, "older.db");
+    if resizing == Resizing::Ordered {
+        let (key, value) = plan(&cluster).expect("the command waits");
+        let ordered = value.replace(r#""ordered":false"#, r#""ordered":true"#);
+        assert_ne!(ordered, value);
+        let store = rusqlite::Connection::open(cluster.folder().join("older.db")).expect("it is there");
+        let row = "UPDATE entry SET value = CAST(?1 AS BLOB) WHERE key = ?2";
+        assert_eq!(store.execute(row, [&ordered, &key]).expect("it can be changed"), 1);
+    }
+    cluster.signal(3, "CONT");
+    wait_for(&cluster, &["volume", "show", "disk"], 0, "17GiB", limit);
+    cluster.wait_until("disk", "healthy", limit);
+    let begun = Instant::now();
+    while plan(&cluster).is_some() {
+        assert!(begun.elapsed() < limit, "the command ends");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    write(&cluster, &[16 * GIB_BLOCKS + 7, 17 * GIB_BLOCKS - 1], &mut written);
+    if writes == Writes::Both {
+        write(&cluster, &[GIB_BLOCKS, 9 * GIB_BLOCKS], &mut written);
+    }
+    (1..=3).for_each(|node| cluster.kill(node));
+    back_up(&cluster, "newer.db");
+    put_back(&cluster, "older.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+
+    // All that the nodes can do they do: it is never well, and what to do is shown.
+    let begun = Instant::now();
+    let shown = loop {
+        let (code, shown) = cluster.try_loadline(&["san", "status"]);
+        assert!(code != 0, "it is never well: {shown}");
+        if shown.contains("blocked") && shown.contains("--force")
+            || count(&shown, "1 copy is not removed") == 3
+        {
+            break shown;
+        }
+        assert!(begun.elapsed() < limit, "{shown}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    println!("{resizing:?} {writes:?}: {shown}");
+
+    // With the newest configuration everything is there again. If a node has served the volume with the older one, a person decides.
+    (1..=3).for_each(|node| cluster.kill(node));
+    put_back(&cluster, "newer.db");
+    (1..=3).for_each(|node| cluster.start_node(node));
+    let begun = Instant::now();
+    loop {
+        let shown = cluster.loadline(&["volume", "show", "disk"]);
+        if shown.contains("healthy") {
+            break;
+        }
+        if shown.contains("blocked") && shown.contains("--force") {
+            println!("{resizing:?} {writes:?}: {shown}");
+            cluster.loadline(&["volume", "recover", "disk", "--from", "node-1", "--force"]);
+            cluster.wait_until("disk", "healthy", limit);
+            break;
+        }
+        assert!(begun.elapsed() < limit, "{shown}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    check(&cluster, &written);
+}
+
+#[test]
+fn a_backup_of_a_resize_that_was_planned_loses_nothing_of_the_new_group() {
+    a_backup_that_was_made_during_a_resize(Resizing::Planned, Writes::NewGroup);
+}
+
+#[test]
+fn a_backup_of_a_resize_that_was_planned_loses_nothing_of_the_new_part() {
+    a_backup_that_was_made_during_a_resize(Resizing::Planned, Writes::Both);
+}
+
+#[test]
+fn a_backup_of_a_resize_that_was_ordered_loses_nothing() {
+    a_backup_that_was_made_during_a_resize(Resizing::Ordered, Writes::NewGroup);
 }
 
 /// An older copy is written into the store while nodes run, and its revision grows above the one that they know before they read it. They find that

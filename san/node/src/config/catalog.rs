@@ -222,6 +222,15 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Why a node does not make a replica that is on its device already, and that was used.
+    pub const USED_BEFORE: &str = "its device already holds this replica, and the replica was used: an older copy of the configuration was \
+                                   put back. Put the newer configuration back";
+
+    /// Whether its node has found that it was made and used before.
+    pub fn was_used_before(&self) -> bool {
+        self.state == ReplicaState::Wanted && self.refused.as_deref() == Some(Replica::USED_BEFORE)
+    }
+
     /// The replica of a volume that a command removes: its node removes it, whatever it has.
     pub fn dropped(&self) -> Replica {
         Replica { state: ReplicaState::Dropping, refused: None, unless_used: false, ..self.clone() }

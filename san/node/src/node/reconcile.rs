@@ -35,8 +35,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 const ANSWERS: Duration = Duration::from_secs(2);
 /// Why a copy is not removed that an interrupted command has left.
 const USED: &str = "an interrupted command has left it according to the configuration, but it was used, so an older configuration was put back. \
-                    Put the newest configuration back while no node runs: then the volume is served again. If that configuration is \
-                    lost, 'loadline device replace' moves all other copies away and leaves the device as it is";
+                    Put the newest configuration back while no node runs: then the volume is served again, or, if it was served with the \
+                    older one meanwhile, 'loadline volume recover' decides. If the newest configuration is lost, 'loadline device replace' \
+                    moves all other copies away and leaves the device as it is";
 /// How long a device that a dead process had is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -338,9 +339,7 @@ impl Node {
             }
             if space.replicas().any(|there| there == new.id.replica) {
                 if was_used(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
-                    return Err("its device already holds this replica, and the replica was used: an older copy of the \
-                     configuration was put back. Put the newer configuration back"
-                        .into());
+                    return Err(Replica::USED_BEFORE.into());
                 }
                 space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
             }

@@ -15,7 +15,7 @@ use super::Health;
 use super::local::{
     Doing, LocalReplica, LocalView, LocalVolume, OLDER, OwnerView, Reports, SessionView, Silent, Usable,
 };
-use crate::config::catalog::{Catalog, Volume};
+use crate::config::catalog::{Catalog, ReplicaState, Volume};
 
 /// Nodes that a note lists.
 const MOST_LISTED: usize = 8;
@@ -254,6 +254,7 @@ impl<'a> Judge<'a> {
             return found.end();
         }
         self.objections(id, record, &mut found);
+        self.beyond(id, record, &mut found);
         match self.serving(id, record) {
             Some((node, served)) => self.served(node, served, volume, record, &mut found),
             None if volume.attached.is_some() => {
@@ -267,6 +268,48 @@ impl<'a> Judge<'a> {
             found.add(Health::Unknown, why.into());
         }
         found.end()
+    }
+
+    /// Copies of groups that the record does not have: a command makes the volume larger, or was interrupted. If they were used, the record is
+    /// older than that: the volume was larger, and what clients wrote there is in these copies only.
+    fn beyond(&self, id: u64, record: &Record, found: &mut HealthFindings) {
+        // What nodes report may be newer than a catalog that was not read after it.
+        if self.store_fault.is_some() {
+            return;
+        }
+        let of_volume = self.catalog.replicas.iter().filter(|(_, (of, _))| of.volume == id);
+        let beyond = of_volume.filter(|(_, (of, _))| of.group as usize >= record.groups.len());
+        let (mut used, mut left) = (BTreeSet::new(), BTreeSet::new());
+        for (id, (replica, _)) in beyond {
+            let node = self.name(replica.node);
+            let follows = || self.replica(*id)?.owner;
+            match replica.state {
+                ReplicaState::Wanted if replica.was_used_before() => used.insert(node),
+                ReplicaState::Ready if follows().is_some_and(|owner| owner.incarnation != 0) => {
+                    used.insert(node)
+                }
+                // Of one that stays, its device has the reason.
+                ReplicaState::Dropping if replica.kept().is_none() => left.insert(node),
+                _ => false,
+            };
+        }
+        let names = |nodes: BTreeSet<String>| listed(&nodes.into_iter().collect::<Vec<_>>(), MOST_LISTED);
+        if !used.is_empty() {
+            found.add(
+                Health::Unknown,
+                format!(
+                    "the volume was larger, and copies of its last part were used ({}), but according to the configuration store it has not \
+                     grown yet: an older configuration was put back. Stop all nodes and put the newest configuration back",
+                    names(used)
+                ),
+            );
+        }
+        if !left.is_empty() {
+            found.add(
+                Health::Degraded,
+                format!("copies that an interrupted resize has left are being removed ({})", names(left)),
+            );
+        }
     }
 
     /// Nodes that block a volume which another one serves: each knew a record that the store's does not come from, and may be the only

@@ -302,3 +302,31 @@ fn a_node_that_blocks_what_another_serves_is_heard() {
         "node-2 reports: the store held epoch 8. If the copies that node-1 serves are the right ones, restart node-2",
     );
 }
+
+/// The configuration is one from the middle of a resize, and the resize was completed.
+#[test]
+fn a_volume_that_was_larger_than_its_record_is_not_healthy() {
+    let mut cluster = cluster();
+    let (mut replica, _) = cluster.catalog.replicas[&11].clone();
+    replica.group = 1;
+    cluster.catalog.replicas.insert(21, (replica.clone(), 1));
+    let mut copy = cluster.node(1).replicas[0].clone();
+    let nobody = OwnerView { node: 0, incarnation: 0 };
+    (copy.id, copy.epoch, copy.owner) = (21, Some(0), Some(nobody));
+    cluster.node(1).replicas.push(copy);
+    // It is being made larger.
+    cluster.must(Health::Healthy, "");
+    cluster.node(1).replicas[1].owner = cluster.node(1).replicas[0].owner;
+    cluster.must(Health::Unknown, "the volume was larger, and copies of its last part were used (node-1)");
+    let refused =
+        |why: &str| Replica { state: ReplicaState::Wanted, refused: Some(why.into()), ..replica.clone() };
+    cluster.catalog.replicas.insert(21, (refused("there is no room"), 1));
+    cluster.must(Health::Healthy, "");
+    cluster.catalog.replicas.insert(21, (refused(Replica::USED_BEFORE), 1));
+    cluster.must(Health::Unknown, "put the newest configuration back");
+    cluster.catalog.replicas.insert(21, (replica.taken_back(), 1));
+    cluster.must(Health::Degraded, "are being removed (node-1)");
+    let kept = Replica { refused: Some("it was used".into()), ..replica.taken_back() };
+    cluster.catalog.replicas.insert(21, (kept, 1));
+    cluster.must(Health::Healthy, "");
+}
