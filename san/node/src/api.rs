@@ -38,6 +38,7 @@
 mod browsers;
 mod caller;
 mod connection;
+pub(crate) mod connections;
 mod listener;
 mod roles;
 
@@ -56,8 +57,6 @@ use axum::{Json, Router};
 use loadline_packed::unpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-pub(crate) use connection::Connections;
 
 use crate::node::Node;
 use crate::node::manage::{

@@ -76,7 +76,7 @@ use loadline_san_store::space::Space;
 use loadline_san_transport::helpers::Helpers;
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::api::Connections;
+use crate::api::connections::Connections;
 use crate::config::catalog::Catalog;
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;

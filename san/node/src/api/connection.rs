@@ -13,9 +13,9 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 
 use super::caller::Caller;
+use super::connections::Connected;
 
 /// How long the head of a request may take, from the moment at which one may come: also how long a connection may be idle.
 const HEAD: Duration = Duration::from_secs(20);
@@ -27,36 +27,6 @@ const MOST_HEADERS: usize = 64;
 const TAKES: Duration = Duration::from_secs(600);
 /// How long the last request of a connection may take from then on: longer than any does whose caller reads the answer.
 const ENDS: Duration = Duration::from_secs(60);
-
-/// The connections of one node's API.
-#[derive(Debug, Default)]
-pub(crate) struct Connections(watch::Sender<bool>);
-
-impl Connections {
-    /// A connection is one of these until it drops what this returns.
-    pub(super) fn enter(&self) -> Connected {
-        Connected(self.0.subscribe())
-    }
-
-    /// Each connection ends when the request that it has begun is answered. Waits for that. Whether all have ended in time.
-    pub(crate) async fn end(&self, within: Duration) -> bool {
-        self.0.send_replace(true);
-        tokio::time::timeout(within, self.0.closed()).await.is_ok()
-    }
-}
-
-/// A connection of the API.
-pub(super) struct Connected(watch::Receiver<bool>);
-
-impl Connected {
-    /// Until it is to end.
-    async fn is_to_end(&mut self) {
-        if self.0.wait_for(|ends| *ends).await.is_err() {
-            // The node is gone, so it does not order that any more.
-            std::future::pending().await
-        }
-    }
-}
 
 /// Answers the requests of a connection until it ends.
 pub(super) async fn serve(
@@ -107,6 +77,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
+    use crate::api::connections::Connections;
 
     const SHORT: Duration = Duration::from_millis(300);
 
