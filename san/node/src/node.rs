@@ -80,7 +80,7 @@ use crate::api::connections::Connections;
 use crate::config::catalog::Catalog;
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
-use crate::config::{self, ConfigError};
+use crate::config;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
