@@ -340,5 +340,11 @@ mod tests {
         let made = init(&url, Common::default(), Duration::from_secs(60));
         let why = made.expect_err("an etcd elsewhere").to_string();
         assert!(why.contains("the etcd 10.0.0.2:2379 is not on this machine"), "{why}");
+        // Nor is the configuration moved there later.
+        let folder = tempfile::tempdir().unwrap();
+        let file = StoreUrl::Sqlite(folder.path().join("cluster.db"));
+        init(&file, Common::default(), Duration::from_secs(60)).expect("a new file");
+        let why = config::move_store(&file, &url).expect_err("an etcd elsewhere").to_string();
+        assert!(why.contains("the etcd 10.0.0.2:2379 is not on this machine"), "{why}");
     }
 }

@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use catalog::{Catalog, Transport};
 use etcd::EtcdStore;
 use following::{Following, OnMove};
 use sqlite::SqliteStore;
@@ -56,9 +57,15 @@ pub(crate) fn open_and_follow(url: &StoreUrl, on_move: OnMove) -> Result<Box<dyn
 }
 
 /// Moves the configuration of a cluster to a new store, while nodes use it: they follow. A move that was cut short continues. Returns how
-/// many keys the configuration has.
+/// many keys the configuration has. Fails if connections of the cluster are open and the new store is on other machines.
 pub fn move_store(from: &StoreUrl, to: &StoreUrl) -> Result<usize, ConfigError> {
-    following::move_store(&mut *open_here(from)?, to, create, open_here)
+    let mut old = open_here(from)?;
+    if let Some(member) = to.beyond_this_machine()
+        && Catalog::read(&mut *old)?.cluster.is_some_and(|(cluster, _)| cluster.transport == Transport::Open)
+    {
+        return Err(ConfigError::OpenStore(member.into()));
+    }
+    following::move_store(&mut *old, to, create, open_here)
 }
 
 /// Opens the store at a URL, also if it has moved.
@@ -173,6 +180,12 @@ pub enum ConfigError {
          'loadline san status' shows how long the members of an etcd take", .0.as_secs()
     )]
     Busy(Duration),
+    /// The new store would be on other machines, and the connections of the cluster are not protected.
+    #[error(
+        "the etcd {0} is not on this machine, and the connections of this cluster are open, so all of it must be on one machine, because its \
+         nodes do not prove their identity. Nothing was changed. For nodes on several hosts make a new cluster with --transport encrypted"
+    )]
+    OpenStore(String),
     /// Others have changed the same again and again.
     #[error("the configuration changes too often: try again")]
     Contended,

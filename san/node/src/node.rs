@@ -77,10 +77,10 @@ use loadline_san_transport::helpers::Helpers;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::api::connections::Connections;
+use crate::config;
 use crate::config::catalog::Catalog;
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
-use crate::config;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
