@@ -206,6 +206,18 @@ impl Cluster {
         }
     }
 
+    /// Kills nodes at once: none of them learns that another one has ended.
+    pub(crate) fn kill_together(&mut self, hosts: &[usize]) {
+        let mut children: Vec<_> =
+            hosts.iter().filter_map(|host| std::mem::take(&mut self.nodes[*host]).child).collect();
+        for child in &mut children {
+            let _ = child.kill();
+        }
+        for mut child in children {
+            let _ = child.wait();
+        }
+    }
+
     /// Ends a node's process by SIGTERM. Whether it ended in time.
     pub(crate) fn terminate(&mut self, host: usize) -> bool {
         self.signal(host, "TERM");

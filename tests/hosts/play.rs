@@ -361,6 +361,12 @@ impl Play {
         self.world.runs[host] = false;
     }
 
+    /// Stops nodes at once: if an owner saw others end first, it would exclude their copies.
+    fn stop_together(&mut self, hosts: &[usize]) {
+        self.cluster.kill_together(hosts);
+        hosts.iter().for_each(|host| self.world.runs[*host] = false);
+    }
+
     /// Attaches the first volume at a host. It must succeed where the node can have it.
     fn attach(&mut self, host: usize) {
         let volume = self.script.volumes[0].clone();
@@ -391,7 +397,7 @@ impl Play {
         self.cluster.back_up_store(&older);
         self.miss_writes(member);
         self.change("restore", "an older configuration is put back".into(), |play| {
-            all.iter().for_each(|host| play.stop(*host));
+            play.stop_together(&all);
             play.cluster.back_up_store(&newest);
             play.cluster.restore_store(&older);
             play.world.restored = true;
@@ -412,7 +418,7 @@ impl Play {
             );
         }
         self.change("restore", "the newest configuration is put back".into(), |play| {
-            all.iter().for_each(|host| play.stop(*host));
+            play.stop_together(&all);
             play.cluster.restore_store(&newest);
             play.world.restored = false;
             all.iter().for_each(|host| play.start(*host));
@@ -446,8 +452,7 @@ impl Play {
         self.quiet(1_000);
         let others: Vec<usize> = (0..self.script.nodes).filter(|other| *other != host).collect();
         self.change("roll back", format!("the device of {host} is rolled back"), |play| {
-            others.iter().for_each(|other| play.stop(*other));
-            play.stop(host);
+            play.stop_together(&[&[host][..], &others].concat());
             play.cluster.copy_device(&older, &device);
             play.world.rolled_back.insert(host);
             play.start(host);

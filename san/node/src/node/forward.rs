@@ -192,6 +192,10 @@ impl Node {
         forward: &Forward,
     ) -> Result<(Link, [u8; 8]), NotTaken> {
         let mut owner = self.link_to(node, address).await.map_err(NotTaken::Failed)?;
+        // If the owner ends it while the link is cut, what tells this node so is lost. It has nothing to send, if the owner has confirmed
+        // the client's request, so it would wait for the answer for ever.
+        let watched = owner.watched().map_err(|error| NotTaken::Failed(error.to_string()))?;
+        sockets::watch_closely(&watched).map_err(|error| NotTaken::Failed(error.to_string()))?;
         let mut answer = [0; 8];
         let exchanged = async {
             owner.write_all(&forward.encode()).await?;

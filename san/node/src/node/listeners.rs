@@ -117,7 +117,7 @@ impl Node {
             match listener.accept().await {
                 Ok((stream, from)) => {
                     // If it cannot be watched over, it is gone already.
-                    let _ = sockets::watch_client(&stream);
+                    let _ = sockets::watch_closely(&stream);
                     let _ = stream.set_nodelay(true);
                     let (entered, evicted) = self.unproved().clients.enter(from.ip().into());
                     let standing = Standing::new(entered, from.ip().into(), &rooms);

@@ -7,15 +7,15 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 /// A host that sends nothing is asked by TCP whether it is there, after the first number of seconds, then after each of the second,
 /// and is given up when so many questions in a row were not answered.
-const CLIENTS: [u32; 3] = [2, 1, 3];
+const CLOSELY: [u32; 3] = [2, 1, 3];
 const NODES: [u32; 3] = [10, 10, 3];
 /// A connection of a node is given up if what it was sent is not confirmed for so long, milliseconds.
 const NODES_MS: u32 = 40_000;
 
-/// Has TCP end the connection of a client whose host is gone: within 5 s while nothing is sent to it. While something is, the
-/// [`Confirmed`](crate::event_loop::confirmed::Confirmed) of the connection finds it out.
-pub(super) fn watch_client(socket: &impl AsFd) -> nix::Result<()> {
-    keep_alive(socket, CLIENTS)
+/// Has TCP end the connection of a client, or of a client that is forwarded to its owner, whose other end is gone: within 5 s while nothing
+/// is sent to it. While something is, the [`Confirmed`](crate::event_loop::confirmed::Confirmed) of the connection finds it out.
+pub(super) fn watch_closely(socket: &impl AsFd) -> nix::Result<()> {
+    keep_alive(socket, CLOSELY)
 }
 
 /// Has TCP end the connection of a node that is gone.
@@ -82,6 +82,34 @@ mod tests {
             assert!(begun.elapsed() < std::time::Duration::from_secs(5), "it is seen");
             std::thread::yield_now();
         }
+    }
+
+    /// Closes a connection so that the other side is told nothing, as if all that tells it so were lost. Whether this process may.
+    fn vanish(socket: TcpStream) -> bool {
+        let on: libc::c_int = 1;
+        // SAFETY: the call reads one int, which is borrowed for it.
+        let done = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_REPAIR,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        done == 0
+    }
+
+    #[test]
+    fn a_connection_whose_other_end_has_vanished_ends_although_nothing_is_sent() {
+        let (mut ours, theirs) = pair();
+        watch_closely(&ours).unwrap();
+        if !vanish(theirs) {
+            return eprintln!("not tested: it needs the right to administer the network");
+        }
+        ours.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let error = ours.read(&mut [0]).expect_err("nothing is sent");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Node {
     async fn take_forwarded(&self, forward: Forward, mut stream: Link) -> Result<(), String> {
         let begun = Instant::now();
         let mut asked = None;
-        let _ = sockets::watch_client(&stream);
+        let _ = sockets::watch_closely(&stream);
         if forward.cluster != self.0.cluster {
             return Err(format!("the connection is forwarded by a node of cluster {}", forward.cluster));
         }
