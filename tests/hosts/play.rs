@@ -270,6 +270,7 @@ impl Play {
                     play.world.open[peer][at[0]] = false;
                 });
                 play.links_to_store(at[0], Passage::Down);
+                play.world.gone.insert(at[0]);
             }),
             Fault::StoreLeader => self.change(kind, what, |play| {
                 let Cluster { etcd, network, .. } = &mut play.cluster;
@@ -332,6 +333,7 @@ impl Play {
                     .filter(|peer| *peer != at[0])
                     .for_each(|peer| play.links(at[0], peer, Passage::Open));
                 play.links_to_store(at[0], Passage::Open);
+                play.world.gone.remove(&at[0]);
             }
             Fault::StoreLeader => {
                 let Cluster { etcd, network, .. } = &mut play.cluster;

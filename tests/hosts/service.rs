@@ -24,6 +24,8 @@ pub(crate) struct World {
     pub(crate) store: bool,
     /// Nodes that do not reach the store, though it works.
     pub(crate) off_store: BTreeSet<usize>,
+    /// Hosts that reach neither another host nor the store: their nodes cannot know who serves a volume.
+    pub(crate) gone: BTreeSet<usize>,
     /// Nodes whose copies went back in time: what the configuration says of them does not hold.
     pub(crate) rolled_back: BTreeSet<usize>,
     /// The configuration went back in time: nothing may be served.
@@ -37,6 +39,7 @@ impl World {
             open: vec![vec![true; hosts]; hosts],
             store: true,
             off_store: BTreeSet::new(),
+            gone: BTreeSet::new(),
             rolled_back: BTreeSet::new(),
             restored: false,
         }
@@ -274,7 +277,7 @@ fn hangs(
             // A write waits for as long as fewer copies are in sync than the policy asks for.
             let writes = matches!(op.action, Action::Write(_));
             let must = expectations[index].as_ref().is_some_and(|expected| expected.writes || !writes);
-            if !must || !moment.world.runs[op.host] {
+            if !must || !moment.world.runs[op.host] || moment.world.gone.contains(&op.host) {
                 so_far = 0;
                 continue;
             }
