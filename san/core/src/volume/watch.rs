@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::silence::{Members, Verdict, last_heard};
+use super::silence::{Members, Verdict};
 use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, ReplicaId};
 use crate::lease::Moment;
@@ -172,7 +172,7 @@ impl Watch {
         let record = swap.settled();
         let owner = record.owner.node;
         // Since when members are silent is not known here.
-        let last_answer = last_heard(now, times);
+        let last_answer = Moment(now.0.saturating_sub(2 * times.answer_ns));
         let mut worst = Verdict::Without;
         for group in &record.groups {
             let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();
