@@ -153,15 +153,17 @@ impl Silence {
         }
         self.ask(now, times, &doubtful, members.answer_ns(times), out);
         let silent: Vec<NodeId> = doubtful.iter().map(|(node, _)| *node).collect();
-        // While the store is away nothing is known, and nothing could be changed.
-        if silent.iter().any(|node| !self.answers.contains_key(node)) {
-            return Verdict::Wait;
-        }
         let reached = members.all.len() - silent.len();
-        match self.largest_side(&silent) {
+        let verdict = |others_run| match self.largest_side(&silent, others_run) {
             theirs if theirs > reached => Verdict::Yield,
             theirs if theirs == reached => Verdict::Tie,
             _ => Verdict::Without,
+        };
+        // An answer that cannot change the verdict is not waited for: a node that has ended needs all of its time. While the store is away
+        // nothing is known, and nothing could be changed.
+        match (verdict(false), verdict(true)) {
+            (least, most) if least == most => least,
+            _ => Verdict::Wait,
         }
     }
 
@@ -201,13 +203,19 @@ impl Silence {
     }
 
     /// The most members that nodes have which answered and all reach each other, and not this node. One that reaches this node is
-    /// not cut off from it: it is silent for another reason, such as a device that it does not find.
-    fn largest_side(&self, silent: &[NodeId]) -> usize {
-        let cut_off = |node: &NodeId| self.reach(*node).is_some_and(|reaches| !reaches.contains(&self.me));
+    /// not cut off from it: it is silent for another reason, such as a device that it does not find. `others_run`: nodes that may still
+    /// answer count as ones that reach all others, and not this node; otherwise as ones that do not run.
+    fn largest_side(&self, silent: &[NodeId], others_run: bool) -> usize {
+        let may_answer = |node: &NodeId| others_run && !self.answers.contains_key(node);
+        let cut_off = |node: &NodeId| {
+            may_answer(node) || self.reach(*node).is_some_and(|reaches| !reaches.contains(&self.me))
+        };
         let nodes: BTreeSet<NodeId> = silent.iter().copied().filter(cut_off).collect();
         let nodes: Vec<NodeId> = nodes.into_iter().collect();
         let reach = |one: NodeId, other: NodeId| {
-            one == other || self.reach(one).is_some_and(|reaches| reaches.contains(&other))
+            one == other
+                || may_answer(&one)
+                || self.reach(one).is_some_and(|reaches| reaches.contains(&other))
         };
         // A group has three members, and a few more while some move.
         let few = nodes.len().min(8);
@@ -292,6 +300,22 @@ mod tests {
         silence.not_answered(NodeId(2));
         assert_eq!(judge(&mut silence, 250, &[1, 2], &[2]), (Verdict::Tie, 0));
         assert_eq!(judge(&mut silence, 400, &[1, 2], &[2]), (Verdict::Wait, 1));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_change_the_verdict_is_not_waited_for() {
+        let mut silence = Silence::new(NodeId(1));
+        assert_eq!(judge(&mut silence, 0, &[1, 2, 3], &[2, 3]), (Verdict::Wait, 1));
+        answers(&mut silence, 3, &[]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]), (Verdict::Tie, 0), "2 may run or not");
+        let mut silence = Silence::new(NodeId(1));
+        judge(&mut silence, 0, &[1, 2, 3], &[2, 3]);
+        answers(&mut silence, 3, &[2]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Wait, "2 may be on its side");
+        let mut silence = Silence::new(NodeId(1));
+        judge(&mut silence, 0, &[1, 2, 3], &[2, 3]);
+        answers(&mut silence, 3, &[1, 2]);
+        assert_eq!(judge(&mut silence, 10, &[1, 2, 3], &[2, 3]).0, Verdict::Wait, "2 may be a side alone");
     }
 
     #[test]

@@ -446,6 +446,16 @@ pub(super) fn answered_before(world: &mut World) {
     is_left_alone(world, 0);
 }
 
+/// The hosts of two of three copies stop answering, and their addresses refuse nothing. The node of the third serves the volume.
+pub(super) fn most_are_silent(world: &mut World) {
+    world.begin(0);
+    world.pass(50);
+    world.pause(0, 60_000 * MS);
+    world.pause(1, 60_000 * MS);
+    world.place(1, 2);
+    world.pass_until(3_000, |world| world.serves(2));
+}
+
 /// What the owner sends to the other two is answered with a reset, so it finds that the process of one has ended, and a moment later that
 /// of the other. Both run, and reach each other.
 pub(super) fn all_refuse(world: &mut World) {

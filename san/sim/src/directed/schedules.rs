@@ -459,6 +459,13 @@ pub const SCHEDULES: &[Schedule] = &[
         drive: owners::answered_before,
     },
     Schedule {
+        name: "two of three members that are silent and refuse nothing",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: owners::most_are_silent,
+    },
+    Schedule {
         name: "an owner whose connections are all refused",
         rule: Some(Rule::S1Ended),
         nodes: 3,
