@@ -121,3 +121,17 @@ fn a_question_that_did_not_reach_the_store_is_asked_again() {
     driven.pass(5 * LEASE);
     assert_eq!(driven.members(), [1]);
 }
+
+#[test]
+fn an_owner_that_stepped_down_for_two_others_continues_soon_when_one_of_them_has_ended() {
+    let mut driven = Driven::active(record(1, &[1, 2, 3]));
+    driven.silent.extend([NodeId(2), NodeId(3)]);
+    driven.reach.extend([(NodeId(2), [NodeId(3)].into()), (NodeId(3), [NodeId(2)].into())]);
+    driven.pass(LEASE * 3 / 2);
+    assert_eq!(driven.volume.status(), Status::Watching, "they have more copies, and reach each other");
+    // The process of one ends, and nothing tells this node so.
+    driven.reach.remove(&NodeId(2));
+    driven.reach.insert(NodeId(3), [].into());
+    driven.pass(7 * LEASE);
+    assert_eq!((driven.volume.status(), driven.members()), (Status::Active, vec![1]));
+}
