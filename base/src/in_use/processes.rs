@@ -11,8 +11,10 @@ pub fn opener_of_device(number: u64) -> Option<String> {
         // What a link of this folder leads to is the open file itself, whatever its name is now.
         let mut opened = fs::read_dir(process.path().join("fd")).ok()?.flatten();
         opened.find(|file| {
-            let metadata = fs::metadata(file.path());
-            metadata.is_ok_and(|of| of.file_type().is_block_device() && of.rdev() == number)
+            // To look at a file of another machine may take for ever, if that machine is gone.
+            let is_device = fs::read_link(file.path()).is_ok_and(|path| path.starts_with("/dev/"));
+            let metadata = || fs::metadata(file.path());
+            is_device && metadata().is_ok_and(|of| of.file_type().is_block_device() && of.rdev() == number)
         })?;
         let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         Some(format!("process {id} ({}) has opened it", name.trim()))

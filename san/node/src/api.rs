@@ -110,7 +110,7 @@ impl IntoResponse for ManageError {
             ErrorKind::Conflict => StatusCode::CONFLICT,
             ErrorKind::NoRoom => StatusCode::INSUFFICIENT_STORAGE,
             ErrorKind::Elsewhere => StatusCode::MISDIRECTED_REQUEST,
-            ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Late | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
         let api = if let ManageError::Elsewhere { api, .. } = &self { Some(*api) } else { None };
         (status, Json(Fault { kind: self.kind(), message: self.to_string(), api })).into_response()

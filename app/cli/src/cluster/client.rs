@@ -44,6 +44,8 @@ pub(crate) struct Api {
 pub(crate) struct Failed {
     exit: Exit,
     message: String,
+    /// Whether a like request for another volume would fail for the same reason: no node, or not the configuration store, answers.
+    is_for_all: bool,
 }
 
 impl Failed {
@@ -53,8 +55,8 @@ impl Failed {
 
     /// Why a request for one of several volumes failed.
     #[cfg(test)]
-    pub(crate) fn new(exit: Exit, message: String) -> Failed {
-        Failed { exit, message }
+    pub(crate) fn new(exit: Exit, message: String, is_for_all: bool) -> Failed {
+        Failed { exit, message, is_for_all }
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -66,19 +68,19 @@ impl Failed {
         self.exit
     }
 
-    /// Whether a like request for another volume would fail for the same reason: a node or the configuration store did not answer in time.
+    /// Whether a like request for another volume would fail for the same reason.
     pub(crate) fn is_for_all(&self) -> bool {
-        self.exit == Exit::Failed
+        self.is_for_all
     }
 
     /// This failure of one of several requests, of which some may have been carried out, as a message about all of them.
     pub(crate) fn among(self, some_are_done: bool, message: String) -> Failed {
-        Failed { exit: if some_are_done { Exit::Failed } else { self.exit }, message }
+        Failed { exit: if some_are_done { Exit::Failed } else { self.exit }, message, ..self }
     }
 
     /// The same, after what was done before it. So this is no mere mistake on the command line.
     pub(crate) fn after(self, done: &str) -> Failed {
-        Failed { exit: Exit::Failed, message: format!("{done}: {}", self.message) }
+        Failed { exit: Exit::Failed, message: format!("{done}: {}", self.message), ..self }
     }
 }
 
@@ -127,17 +129,19 @@ impl Api {
                 Err(Fault { kind: ErrorKind::Elsewhere, api: Some(other), .. }) => api = api.of_other(other),
                 Err(Fault { kind, message, .. }) => {
                     let exit = match kind {
-                        ErrorKind::Unavailable | ErrorKind::Elsewhere => Exit::Failed,
+                        ErrorKind::Late | ErrorKind::Unavailable | ErrorKind::Elsewhere => Exit::Failed,
                         _ => Exit::Usage,
                     };
+                    let is_for_all = kind == ErrorKind::Unavailable;
                     let cluster = cluster.map_or(String::new(), |id| format!(" (cluster {})", short(&id)));
-                    return Err(Failed { exit, message: format!("{message}{cluster}") });
+                    return Err(Failed { exit, message: format!("{message}{cluster}"), is_for_all });
                 }
             }
         }
         Err(Failed {
             exit: Exit::Failed,
             message: "each node refers to another node for this request: try again".into(),
+            is_for_all: false,
         })
     }
 }
@@ -169,7 +173,11 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
     path: &str,
     method: &Method<B>,
 ) -> Result<Answer<T>, Failed> {
-    let agent = api.agent(access, LIMIT).map_err(|message| Failed { exit: Exit::Usage, message })?;
+    let agent = api.agent(access, LIMIT).map_err(|message| Failed {
+        exit: Exit::Usage,
+        message,
+        is_for_all: true,
+    })?;
     let url = api.url(path);
     let answered = match method {
         Method::Get => agent.get(&url).call(),
@@ -182,6 +190,7 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
             "the node at {api} does not answer: {why}. {}, or name another node with --api or LOADLINE_API",
             advice(&why)
         ),
+        is_for_all: true,
     };
     let mut answer = answered.map_err(|why| failed(why.to_string()))?;
     let is_fine = answer.status().is_success();

@@ -17,7 +17,7 @@ pub(crate) fn grouped<'a>(all: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
             groups.push((text, Vec::new()));
         }
         let names = &mut groups[place].1;
-        // What is said of a volume comes together.
+        // All texts of one volume follow each other.
         if names.last() != Some(&name) {
             names.push(name);
         }

@@ -192,10 +192,9 @@ impl Node {
         forward: &Forward,
     ) -> Result<(Link, [u8; 8]), NotTaken> {
         let mut owner = self.link_to(node, address).await.map_err(NotTaken::Failed)?;
-        // If the owner ends it while the link is cut, what tells this node so is lost. It has nothing to send, if the owner has confirmed
-        // the client's request, so it would wait for the answer for ever.
-        let watched = owner.watched().map_err(|error| NotTaken::Failed(error.to_string()))?;
-        sockets::watch_closely(&watched).map_err(|error| NotTaken::Failed(error.to_string()))?;
+        // If the owner closes the connection while the link is cut, this node does not receive the reset. If the owner has acknowledged the
+        // client's request, this node has nothing to send, and would wait for the answer for ever.
+        sockets::watch_closely(&owner).map_err(|error| NotTaken::Failed(error.to_string()))?;
         let mut answer = [0; 8];
         let exchanged = async {
             owner.write_all(&forward.encode()).await?;

@@ -123,7 +123,9 @@ pub enum ErrorKind {
     NoRoom,
     /// Another node does that.
     Elsewhere,
-    /// It was not so in time, or the configuration store does not answer.
+    /// It was not so in time.
+    Late,
+    /// The configuration store does not answer, or cannot be used.
     Unavailable,
 }
 
@@ -136,7 +138,8 @@ impl ManageError {
             ManageError::Wrong(_) | ManageError::Gone(_) | ManageError::Device(_) => ErrorKind::Wrong,
             ManageError::NoPlace(_) | ManageError::NoRoom(_) => ErrorKind::NoRoom,
             ManageError::Elsewhere { .. } => ErrorKind::Elsewhere,
-            ManageError::TimedOut(_) | ManageError::Config(_) => ErrorKind::Unavailable,
+            ManageError::TimedOut(_) => ErrorKind::Late,
+            ManageError::Config(_) => ErrorKind::Unavailable,
         }
     }
 }

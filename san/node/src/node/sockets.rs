@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Closes a connection so that the other side is told nothing, as if all that tells it so were lost. Whether this process may.
+    /// Closes a connection without a message to the other side, as if the message were lost. Whether this process may do that.
     fn vanish(socket: TcpStream) -> bool {
         let on: libc::c_int = 1;
         // SAFETY: the call reads one int, which is borrowed for it.

@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_failure_keeps_no_other_volume_from_its_turn_and_few_reasons_are_listed() {
         let refuse = |name: &str| match name.ends_with('5') {
-            true => Err(Failed::new(Exit::Usage, format!("volume {name} is attached"))),
+            true => Err(Failed::new(Exit::Usage, format!("volume {name} is attached"), false)),
             false => Ok(()),
         };
         let failed = each(&names(50), "deleted", refuse).expect_err("five are attached");
@@ -94,7 +94,7 @@ mod tests {
             tried.set(tried.get() + 1);
             match tried.get() {
                 1 => Ok(()),
-                _ => Err(Failed::new(Exit::Failed, "no answer".into())),
+                _ => Err(Failed::new(Exit::Failed, "no answer".into(), true)),
             }
         };
         let failed = each(&names(9), "deleted", silent).expect_err("no answer");
@@ -103,9 +103,22 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_is_late_keeps_no_other_from_its_turn() {
+        let late = |name: &str| match name {
+            "disk-1" => Err(Failed::new(Exit::Failed, "volume disk-1 is not served yet".into(), false)),
+            _ => Ok(()),
+        };
+        let failed = each(&names(3), "attached", late).expect_err("one is late");
+        assert_eq!(
+            failed.message(),
+            "of 3 volumes 2 are attached, 1 are not: volume disk-1 is not served yet"
+        );
+    }
+
+    #[test]
     fn one_volume_keeps_its_own_message_and_exit_code_and_so_do_many_that_all_fail() {
         let refuse =
-            |name: &str| Err::<(), _>(Failed::new(Exit::Usage, format!("there is no volume {name}")));
+            |name: &str| Err::<(), _>(Failed::new(Exit::Usage, format!("there is no volume {name}"), false));
         let failed = each(&names(1), "deleted", refuse).expect_err("it is not there");
         assert_eq!((failed.exit(), failed.message()), (Exit::Usage, "there is no volume disk-1"));
         let failed = each(&names(2), "deleted", refuse).expect_err("they are not there");

@@ -81,7 +81,7 @@ fn the_room_that_a_larger_volume_needs_is_stated_in_full() {
     let said = refused(30, 100);
     assert!(said.contains("99GiB for data, 192MiB for logs"), "{said}");
     assert!(said.contains("evice 1 of node-1 has"), "{said}");
-    // The first group has no room to grow by 15 GiB; that one more group is needed is said, too.
+    // The first group has no room to grow by 15 GiB. The message also states that one more group is needed.
     let said = refused(10, 17);
     assert!(said.contains("16GiB for data, 32MiB for logs"), "{said}");
     assert!(said.contains("of node-1 would have to take 15GiB of that"), "{said}");
