@@ -24,7 +24,7 @@ pub(crate) struct World {
     pub(crate) store: bool,
     /// Nodes that do not reach the store, though it works.
     pub(crate) off_store: BTreeSet<usize>,
-    /// Hosts that reach neither another host nor the store: their nodes cannot know who serves a volume.
+    /// Hosts that reach neither another host nor the store. The nodes on them cannot learn which node serves a volume.
     pub(crate) gone: BTreeSet<usize>,
     /// Nodes whose copies went back in time: what the configuration says of them does not hold.
     pub(crate) rolled_back: BTreeSet<usize>,

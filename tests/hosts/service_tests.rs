@@ -127,7 +127,7 @@ fn an_error_and_an_operation_that_hangs_are_found() {
     let mut stopped = World::whole(3);
     stopped.runs[1] = false;
     assert_eq!(with(stopped, read(5 * S, 20 * S, Outcome::Done)), [""; 0]);
-    // Its own node reached nobody that knows who serves the volume.
+    // Its own node reached no host that knows which node serves the volume.
     assert_eq!(with(isolated(1), read(11 * S, 18 * S, Outcome::Lost)), ["hang"], "the store knows");
     let gone = World { gone: BTreeSet::from([1]), ..isolated(1) };
     assert_eq!(with(gone, read(11 * S, 18 * S, Outcome::Lost)), [""; 0]);
