@@ -105,6 +105,147 @@ fn a_key_that_had_been_removed_shows_an_older_copy() {
     assert!(matches!(known.get("a"), Err(ConfigError::WentBack { was: 2, is: 1 })));
 }
 
+/// After this process has listed all keys at revision 2, others and this process do more. Then the copy of revision 2 is put back, and others
+/// make these changes in it, each of one key. What the process reads of `b` then must show that the store went back.
+fn is_found_after(more: impl Fn(&mut MemoryStore, &mut Continuing), later: &[&str], read: Read) {
+    let mut other = MemoryStore::default();
+    set(&mut other, "a", "1");
+    set(&mut other, "b", "1");
+    let restore = other.backup();
+    let mut known = continuing(&other);
+    known.list("").unwrap();
+    more(&mut other, &mut known);
+    restore();
+    later.iter().for_each(|key| set(&mut other, key, "later"));
+    let found = read(&mut known);
+    assert!(matches!(found, Some(ConfigError::WentBack { .. })), "{later:?}: {found:?}");
+    assert!(known.health.went_back().is_some());
+}
+
+#[test]
+fn a_key_that_is_older_than_it_was_read_since_the_last_listing_shows_an_older_copy() {
+    // The later version was read alone, or with others. The older one is that of the listing.
+    is_found_after(
+        |other, known| {
+            set(other, "b", "2");
+            assert_eq!(known.get("b").unwrap().unwrap().version, 3);
+        },
+        &[],
+        GET,
+    );
+    is_found_after(
+        |other, known| {
+            set(other, "b", "2");
+            known.list("b").unwrap();
+        },
+        &["c", "c"],
+        GET,
+    );
+    is_found_after(
+        |other, known| {
+            set(other, "b", "2");
+            known.get("b").unwrap();
+        },
+        &["c", "c"],
+        LIST_SOME,
+    );
+}
+
+#[test]
+fn a_version_that_others_cannot_have_made_since_the_last_reading_shows_an_older_copy() {
+    let is_unchanged = |known: &mut Continuing| {
+        assert_eq!(known.revision().unwrap(), 4);
+        assert_eq!(known.get("b").unwrap().unwrap().version, 2);
+    };
+    // The version is above the listing, but at revision 4 the key did not have it.
+    is_found_after(
+        |other, known| {
+            set(other, "c", "1");
+            set(other, "d", "1");
+            is_unchanged(known);
+        },
+        &["b"],
+        GET,
+    );
+    // Nor did it when it was absent at revision 5.
+    is_found_after(
+        |other, known| {
+            set(other, "c", "1");
+            set(other, "d", "1");
+            assert!(other.commit(&[Change { key: "b".into(), expected: Some(2), value: None }]).unwrap());
+            assert_eq!(known.revision().unwrap(), 5);
+            known.list("b").unwrap();
+        },
+        &["b"],
+        GET,
+    );
+}
+
+#[test]
+fn a_key_that_this_process_has_changed_does_not_have_its_former_version_again() {
+    for value in [Some(b"mine".to_vec()), None] {
+        is_found_after(
+            |_, known| {
+                let change = Change { key: "b".into(), expected: Some(2), value: value.clone() };
+                assert!(known.commit(&[change]).unwrap());
+            },
+            &["c"],
+            GET,
+        );
+    }
+}
+
+#[test]
+fn a_key_that_is_removed_and_made_again_is_no_older_copy() {
+    let mut other = MemoryStore::default();
+    set(&mut other, "b", "1");
+    let mut known = continuing(&other);
+    known.list("").unwrap();
+    for round in 0..20 {
+        let reads = [GET, LIST_SOME, REVISION, LIST];
+        for read in &reads[..round % 5] {
+            assert!(read(&mut known).is_none());
+        }
+        // By others or by this process, with and without a reading between.
+        let by: &mut dyn ConfigStore = if round % 2 == 0 { &mut known } else { &mut other };
+        let version = by.get("b").unwrap().unwrap().version;
+        assert!(by.commit(&[Change { key: "b".into(), expected: Some(version), value: None }]).unwrap());
+        if round % 3 == 0 {
+            assert_eq!(known.get("b").unwrap(), None);
+        }
+        assert!(other.commit(&[put("b", None, "again")]).unwrap());
+        assert!(GET(&mut known).is_none() && LIST_SOME(&mut known).is_none(), "{round}");
+    }
+    // A change that is not made shows nothing.
+    assert!(!known.commit(&[put("b", None, "mine")]).unwrap());
+    assert!(GET(&mut known).is_none());
+}
+
+#[test]
+fn what_is_remembered_has_a_bound_and_is_less_after_a_listing() {
+    let mut other = MemoryStore::default();
+    set(&mut other, "a", "1");
+    let mut known = continuing(&other);
+    known.list("").unwrap();
+    for number in 0..MOST_BEYOND_LISTING + 10 {
+        assert_eq!(known.get(&format!("absent/{number}")).unwrap(), None);
+    }
+    assert_eq!(known.known.len(), MOST_BEYOND_LISTING + 1);
+    // What is not remembered is no older copy, and what was listed is compared as before.
+    let key = format!("absent/{}", MOST_BEYOND_LISTING + 5);
+    set(&mut other, &key, "1");
+    assert_eq!(known.get(&key).unwrap().unwrap().version, 2);
+    let restore = other.backup();
+    set(&mut other, "a", "2");
+    known.get("a").unwrap();
+    restore();
+    assert!(matches!(known.get("a"), Err(ConfigError::WentBack { was: 3, is: 1 })));
+    let mut known = continuing(&other);
+    (0..10).for_each(|number| assert_eq!(known.get(&format!("absent/{number}")).unwrap(), None));
+    known.list("").unwrap();
+    assert_eq!(known.known.keys().collect::<Vec<_>>(), ["a", &key]);
+}
+
 #[test]
 fn a_store_that_others_change_is_no_older_copy() {
     let mut other = MemoryStore::default();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use crate::config::conformance::{Place, conforms};
+use crate::config::continuing::{Continuing, StoreHealth};
 use crate::config::{self, catalog, open_here};
 
 fn put(key: &str, expected: Option<u64>, value: &str) -> Change {
@@ -178,4 +179,32 @@ fn a_move_that_was_cut_short_is_waited_for_and_continues() {
     assert_eq!(*to.lock().unwrap(), [url(&path("b.db")).to_string()]);
     assert_eq!(store.list("key/").unwrap().1.len(), 300);
     assert_eq!(store.get(FILLING).unwrap(), None);
+}
+
+#[test]
+fn a_store_that_moves_is_not_taken_for_one_that_went_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    cluster(&path("0.db"), 3);
+    let connect = || Following::open(&url(&path("0.db")), open_here, Box::new(|_| {})).unwrap();
+    let mut store = Continuing::new(Box::new(connect()), StoreHealth::default());
+    let version =
+        |store: &mut dyn ConfigStore, key: &str| store.get(key).unwrap().map(|stored| stored.version);
+    store.list("").unwrap();
+    for round in 0..3 {
+        let mut other = connect();
+        for (by, key) in [(&mut store as &mut dyn ConfigStore, "key/0"), (&mut other, "key/1")] {
+            let expected = version(by, key);
+            assert!(by.commit(&[put(key, expected, "1")]).unwrap());
+        }
+        let gone = Change { key: "key/2".into(), expected: version(&mut other, "key/2"), value: None };
+        assert!(other.commit(&[gone]).unwrap());
+        version(&mut store, "key/1");
+        moved(&path(&format!("{round}.db")), &path(&format!("{}.db", round + 1))).unwrap();
+        // The first commit finds the move only.
+        assert!((0..2).any(|_| other.commit(&[put("key/2", None, "1")]).unwrap()));
+        (0..3).for_each(|key| assert!(version(&mut store, &format!("key/{key}")).is_some()));
+        store.list("key/").unwrap();
+        store.list("").unwrap();
+    }
 }
