@@ -3,6 +3,26 @@
 use crate::config::ConfigError;
 use crate::config::continuing::StoreHealth;
 
+/// Which kind of fault keeps a node from using its configuration store: what ends it differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreFaultKind {
+    /// The store does not answer. Once it does, the node goes on by itself.
+    Silent,
+    /// An older copy was put back. The node changes nothing until it is restarted.
+    WentBack,
+    /// The store answers, or something in its place does, and the node cannot use it: the text says why, and what to do.
+    Unusable,
+}
+
+/// Why a node does not use its configuration store.
+#[derive(Debug, Clone)]
+pub(crate) struct StoreFault {
+    /// Which kind of fault it is.
+    pub(crate) kind: StoreFaultKind,
+    /// What is wrong, where, and what to do.
+    pub(crate) text: String,
+}
+
 /// What a node knows of its configuration store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreState {
@@ -19,20 +39,26 @@ impl StoreState {
     }
 
     /// Why this node does not use the configuration store, if it does not, and since when.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<StoreFault> {
         self.health.went_back().as_ref().or(self.fault.as_ref()).map(|why| self.shown(why))
     }
 
     /// An error of a reading, with what it means for clients.
-    pub(crate) fn shown(&self, why: &ConfigError) -> String {
-        if !why.is_silence() {
-            return why.to_string();
-        }
-        format!(
-            "{why}. Nothing in the configuration can be changed (for {} s). A volume that is served stays usable as long as all its copies in \
-             sync answer. The states of volumes are the last that were known",
-            self.health.silence().as_secs()
-        )
+    pub(crate) fn shown(&self, why: &ConfigError) -> StoreFault {
+        let kind = match why {
+            ConfigError::WentBack { .. } => StoreFaultKind::WentBack,
+            why if why.is_silence() => StoreFaultKind::Silent,
+            _ => StoreFaultKind::Unusable,
+        };
+        let text = match kind {
+            StoreFaultKind::WentBack | StoreFaultKind::Unusable => why.to_string(),
+            StoreFaultKind::Silent => format!(
+                "{why}. Nothing in the configuration can be changed (for {} s). A volume that is served stays usable as long as all its \
+                 copies in sync answer. The states of volumes are the last that were known",
+                self.health.silence().as_secs()
+            ),
+        };
+        StoreFault { kind, text }
     }
 
     /// Remembers the outcome of a reading of the configuration.

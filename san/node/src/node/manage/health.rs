@@ -16,17 +16,22 @@ use super::local::{
     Doing, LocalReplica, LocalView, LocalVolume, OLDER, OwnerView, Reports, SessionView, Silent, Usable,
 };
 use crate::config::catalog::{Catalog, ReplicaState, Volume};
+use crate::node::store_state::StoreFaultKind;
 
 /// Nodes that a note lists.
 const MOST_LISTED: usize = 8;
+/// What ends the fault if the store went back. A status names the nodes that found it.
+const RESTART: &str = "If the newer copy still exists, put it back first. Then restart the nodes for which 'loadline san status' shows this";
+/// Why volumes wait for a store that answers.
+const UNUSABLE: &str = "the configuration store cannot be used ('loadline san status' has the reason)";
 
 /// What is known when a volume is judged.
 pub(super) struct Judge<'a> {
     /// The configuration, as it was read after the reports had come.
     pub(super) catalog: &'a Catalog,
     pub(super) reports: &'a Reports,
-    /// Why the configuration could not be read, if so: the catalog may be older than the reports.
-    pub(super) store_fault: Option<&'a str>,
+    /// What kept the configuration from being read, if anything: the catalog may be older than the reports.
+    pub(super) store_fault: Option<StoreFaultKind>,
 }
 
 /// A group, as people know it: most volumes have one. Of others 'loadline volume show' lists the group of each copy.
@@ -262,10 +267,18 @@ impl<'a> Judge<'a> {
             }
             None => self.at_rest(volume, record, &mut found),
         }
-        if self.store_fault.is_some() && found.worst.is_none() {
+        if let Some(fault) = self.store_fault.filter(|_| found.worst.is_none()) {
             // Another node may have changed the record since; and a copy that fails now is not left out.
-            let why = "the configuration store is not used: this is the last known state, and the node cannot change it";
-            found.add(Health::Unknown, why.into());
+            let why = match fault {
+                StoreFaultKind::Silent | StoreFaultKind::Unusable => {
+                    "the configuration store is not used: this is the last known state, and the node cannot change it".into()
+                }
+                StoreFaultKind::WentBack => format!(
+                    "an older copy of the configuration store was put back: this is the last state that was known before, and nodes that \
+                     found the older copy change nothing. {RESTART}"
+                ),
+            };
+            found.add(Health::Unknown, why);
         }
         found.end()
     }
@@ -374,9 +387,19 @@ impl<'a> Judge<'a> {
                 found.add(Health::Unknown, format!("the copy at {copy} does not follow {name}"));
             }
         }
-        if is_missing && self.store_fault.is_some() {
-            let why = "requests wait: the configuration store does not answer, and until it does this copy cannot be excluded";
-            found.add(Health::Waiting, why.into());
+        if let Some(fault) = self.store_fault.filter(|_| is_missing) {
+            let why = match fault {
+                StoreFaultKind::Silent => {
+                    "requests wait: the configuration store does not answer, and until it does this copy cannot be excluded".into()
+                }
+                StoreFaultKind::WentBack => format!(
+                    "requests wait: an older copy of the configuration store was put back, and nodes that found it exclude no copy. {RESTART}"
+                ),
+                StoreFaultKind::Unusable => {
+                    format!("requests wait: {UNUSABLE}, and until it can this copy cannot be excluded")
+                }
+            };
+            found.add(Health::Waiting, why);
         }
         let away = record.groups.iter().flat_map(|group| group.departed.keys());
         let away: BTreeSet<String> = away.map(|replica| self.describe(replica.0)).collect();
@@ -496,11 +519,21 @@ impl<'a> Judge<'a> {
         }
         let lease = volume.lease_ms as f64 / 1000.0;
         let members = self.describe_all(record.members().map(|(replica, _)| replica.0)).join(" and ");
-        if self.store_fault.is_some() {
-            return format!(
-                "no node serves the volume, and requests wait: the configuration store does not answer, and until it does no owner can be \
-                 chosen and no copy can be excluded. The volume continues by itself when the store answers. Copies: {members}"
-            );
+        if let Some(fault) = self.store_fault {
+            let why = match fault {
+                StoreFaultKind::Silent => {
+                    "the configuration store does not answer, and until it does no owner can be chosen and no copy can be excluded. The \
+                     volume continues by itself when the store answers"
+                        .into()
+                }
+                StoreFaultKind::WentBack => format!(
+                    "an older copy of the configuration store was put back, and nodes that found it choose no owner and exclude no copy. {RESTART}"
+                ),
+                StoreFaultKind::Unusable => {
+                    format!("{UNUSABLE}, and until it can no owner can be chosen and no copy can be excluded")
+                }
+            };
+            return format!("no node serves the volume, and requests wait: {why}. Copies: {members}");
         }
         let last = self.name(record.owner.node.0);
         match self.reports.get(&record.owner.node.0) {

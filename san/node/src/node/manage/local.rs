@@ -300,7 +300,7 @@ impl Node {
         LocalView {
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,
-            store_fault: state.store.fault(),
+            store_fault: state.store.fault().map(|fault| fault.text),
             silent_loops,
             volumes,
             replicas: replicas.collect(),

@@ -50,7 +50,8 @@ impl Node {
         let (id, _) = self.volume(name)?;
         let (catalog, reports, store_fault) = self.collect().await;
         if let Some(fault) = store_fault {
-            return Err(ManageError::Wrong(format!("volume {name} cannot be recovered: {fault}")));
+            let why = format!("volume {name} cannot be recovered: {}", fault.text);
+            return Err(ManageError::Wrong(why));
         }
         let record = self.record_of(id)?;
         let judge = Judge { catalog: &catalog, reports: &reports, store_fault: None };

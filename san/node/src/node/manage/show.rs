@@ -18,6 +18,7 @@ use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
+use crate::node::store_state::StoreFault;
 use crate::node::{Node, allocation};
 use crate::unusable::Unusable;
 
@@ -250,7 +251,8 @@ impl Node {
                 _ => Some("its node does not report".into()),
             },
         });
-        let judge = Judge { catalog: &catalog, reports: &reports, store_fault: store_fault.as_deref() };
+        let kind = store_fault.as_ref().map(|fault| fault.kind);
+        let judge = Judge { catalog: &catalog, reports: &reports, store_fault: kind };
         let leaving = leaving(&catalog);
         let volumes = catalog.volumes.iter().map(|(id, (volume, _))| view(&judge, &leaving, *id, volume));
         let cluster = catalog.cluster.as_ref().map_or(String::new(), |(cluster, _)| cluster.id.clone());
@@ -261,13 +263,13 @@ impl Node {
             nodes: nodes.collect(),
             devices: devices.collect(),
             volumes: volumes.collect(),
-            store_fault: store_fault.clone(),
+            store_fault: store_fault.map(|fault| fault.text),
         })
     }
 
     /// What all nodes report, and the configuration as it is after that. If that cannot be read: as it was known, and why. A store that has
     /// not answered this node for [`PATIENCE`] is not waited for.
-    pub(super) async fn collect(&self) -> (Catalog, Reports, Option<String>) {
+    pub(super) async fn collect(&self) -> (Catalog, Reports, Option<StoreFault>) {
         let mut fault = self.refresh_soon().await;
         let begun = Instant::now();
         loop {
@@ -289,7 +291,7 @@ impl Node {
     /// A read waits for its turn behind other operations of this node, for records and for other tasks. As long as the store answers these, the
     /// read is waited for. That the store is away is shown only if the store itself has not answered for [`PATIENCE`]; then the status waits
     /// no longer.
-    async fn refresh_soon(&self) -> Option<String> {
+    async fn refresh_soon(&self) -> Option<StoreFault> {
         let health = self.config().health();
         match health.while_it_answers(PATIENCE, self.refresh()).await {
             Some(Ok(())) => None,

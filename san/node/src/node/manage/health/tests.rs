@@ -123,7 +123,7 @@ impl Cluster {
         self.judged_with(None)
     }
 
-    fn judged_with(&self, store_fault: Option<&str>) -> (Health, String) {
+    fn judged_with(&self, store_fault: Option<StoreFaultKind>) -> (Health, String) {
         let judge = Judge { catalog: &self.catalog, reports: &self.reports, store_fault };
         let (health, note) = judge.volume(VOLUME, &self.volume, &self.record);
         (health, note.unwrap_or_default())
@@ -233,7 +233,7 @@ fn while_the_store_does_not_answer_no_takeover_is_promised() {
     let away = |change: fn(&mut Cluster)| {
         let mut cluster = cluster();
         change(&mut cluster);
-        cluster.judged_with(Some("the store is away"))
+        cluster.judged_with(Some(StoreFaultKind::Silent))
     };
     let (health, note) = away(|_| {});
     assert!(health == Health::Unknown && note.contains("last known state"), "{health:?}: {note}");
@@ -254,6 +254,36 @@ fn while_the_store_does_not_answer_no_takeover_is_promised() {
     for change in missing {
         let (health, note) = away(change);
         assert!(health == Health::Waiting && note.contains("this copy cannot be excluded"), "{note}");
+    }
+}
+
+/// A store that went back, and one that cannot be used, do not end by themselves: the notes say what ends each, and do not call it silent.
+#[test]
+fn a_store_that_answers_is_not_called_silent_and_has_advice_of_its_own() {
+    let cases: [fn(&mut Cluster); 4] = [
+        |_| {},
+        |c| c.node(1).volumes[0].doing = Doing::Watching,
+        |c| _ = c.reports.insert(1, Err(Silent::Gone("does not answer".into()))),
+        |c| c.node(1).volumes[0].members[2].session = SessionView::Silent,
+    ];
+    for (case, change) in cases.into_iter().enumerate() {
+        let mut cluster = cluster();
+        change(&mut cluster);
+        let least = if case == 0 { Health::Unknown } else { Health::Waiting };
+        let (health, note) = cluster.judged_with(Some(StoreFaultKind::WentBack));
+        assert_eq!(health, least, "{case}: {note}");
+        assert!(note.contains("an older copy of the configuration store was put back"), "{case}: {note}");
+        assert!(note.contains("put it back first. Then restart the nodes"), "{case}: {note}");
+        let (health, other) = cluster.judged_with(Some(StoreFaultKind::Unusable));
+        assert_eq!(health, least, "{case}: {other}");
+        assert!(
+            other.contains("cannot be used") || case == 0 && other.contains("is not used"),
+            "{case}: {other}"
+        );
+        for note in [note, other] {
+            let is_silence = ["store does not answer", "by itself", "when the store answers"];
+            assert!(is_silence.iter().all(|words| !note.contains(words)), "{case}: {note}");
+        }
     }
 }
 
