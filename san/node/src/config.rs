@@ -129,6 +129,15 @@ pub enum ConfigError {
     /// It did not answer in time, or failed. Whether a change was made is not known.
     #[error("the configuration store does not answer: {0}")]
     Unavailable(String),
+    /// It answered, and refused what was asked of it: a person must mend that. Another try may have made the change before this answer.
+    #[error("the configuration store refuses a request of this node: {0}")]
+    Refused(String),
+    /// More keys than one commit can change: nothing was sent to the store.
+    #[error(
+        "a change of {0} keys of the configuration at once is too large, at most {MOST_CHANGES} are possible: nothing was changed. This is a \
+         fault of the program: report it"
+    )]
+    TooLarge(usize),
     /// What is kept cannot be read.
     #[error("the configuration store holds an invalid value under {key}: {why}")]
     Broken {
@@ -192,11 +201,19 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Whether the store has not answered. Otherwise it has, and the answer cannot be used.
+    /// Whether the store has not answered. Otherwise the store has, or something in its place, and the answer cannot be used.
     pub fn is_silence(&self) -> bool {
+        matches!(self, ConfigError::Unavailable(_))
+    }
+
+    /// Whether the configuration can be neither read nor changed until the store answers otherwise.
+    pub(crate) fn stops_all(&self) -> bool {
         matches!(
             self,
-            ConfigError::Unavailable(_) | ConfigError::Replaced { .. } | ConfigError::OtherEtcd { .. }
+            ConfigError::Unavailable(_)
+                | ConfigError::Refused(_)
+                | ConfigError::Replaced { .. }
+                | ConfigError::OtherEtcd { .. }
         )
     }
 }
@@ -216,7 +233,7 @@ pub trait ConfigStore: Send {
 
     /// Makes all of these changes, [`MOST_CHANGES`] at most, if every key is as expected, durably; otherwise none. Whether it did.
     ///
-    /// After the error [`ConfigError::Unavailable`] they may have been made or not.
+    /// After an error they may have been made or not, also after [`ConfigError::Refused`]: what is read later shows it.
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError>;
 
     /// A number that is higher after every commit that has changed something, and stays the same while everything does. It is comparable with

@@ -75,8 +75,8 @@ pub(super) fn serve(args: &Serve) -> Exit {
     })
 }
 
-/// Starts the node. If its configuration store is on other hosts and does not answer, the node waits for it: hosts that start together
-/// after a loss of power come in any order. `None` if the node is to stop before the store answers.
+/// Starts the node. If its configuration store is on other hosts and does not answer, or refuses this node, the node waits for it: hosts that
+/// start together after a loss of power come in any order, and a person may mend the users of an etcd meanwhile. `None` if the node is to stop before the store answers.
 async fn start(
     settings: NodeSettings,
     stop: &AtomicBool,
@@ -84,7 +84,9 @@ async fn start(
     let mut reported = None;
     while !stop.load(Ordering::Relaxed) {
         match Node::start(settings.clone()).await {
-            Err(NodeError::Config(ConfigError::Unavailable(why))) if settings.cluster.is_remote() => {
+            Err(NodeError::Config(ConfigError::Unavailable(why) | ConfigError::Refused(why)))
+                if settings.cluster.is_remote() =>
+            {
                 if reported.replace(why.clone()) != Some(why.clone()) {
                     tracing::warn!("the node waits for the configuration store: {why}");
                 }

@@ -7,11 +7,13 @@
 //! | --- | --- |
 //! | [`address`] | where an etcd is, and how a client proves its identity |
 //! | `members` | which member is used, and what is asked of it |
+//! | `refusal` | what an error of etcd says |
 //! | `watch` | notices of changes |
 
 pub mod address;
 pub(crate) mod health;
 mod members;
+mod refusal;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -115,11 +115,7 @@ impl ConfigStore for Following {
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
         if changes.len() > MOST_CHANGES {
-            let why = format!(
-                "a change of {} keys at once is too large: at most {MOST_CHANGES} are possible",
-                changes.len()
-            );
-            return Err(ConfigError::Unavailable(why));
+            return Err(ConfigError::TooLarge(changes.len()));
         }
         let mut own = Vec::with_capacity(changes.len() + 1);
         for change in changes {

@@ -54,7 +54,7 @@ impl SqliteStore {
                  PRAGMA user_version = {FORMAT};
                  COMMIT;"
             ))
-            .map_err(unavailable)?;
+            .map_err(failed)?;
         SqliteStore::opened(connection, path, before)
     }
 
@@ -73,9 +73,9 @@ impl SqliteStore {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
                 return Err(ConfigError::NotOurs(shown));
             }
-            Err(error) => return Err(unavailable(error)),
+            Err(error) => return Err(failed(error)),
         }
-        match number("user_version").map_err(unavailable)? {
+        match number("user_version").map_err(failed)? {
             FORMAT => SqliteStore::opened(connection, path, before),
             found => Err(ConfigError::Format { path: shown, found, ours: FORMAT }),
         }
@@ -131,8 +131,8 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 
 fn connect(path: &Path) -> Result<Connection, ConfigError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
-    connection.busy_timeout(BUSY).map_err(unavailable)?;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY).map_err(failed)?;
     // Readers do not wait for a writer that was stopped; and what was committed survives a loss of power.
     let set = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
     match connection.execute_batch(set) {
@@ -140,12 +140,23 @@ fn connect(path: &Path) -> Result<Connection, ConfigError> {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             Err(ConfigError::NotOurs(path.display().to_string()))
         }
-        Err(error) => Err(unavailable(error)),
+        Err(error) => Err(failed(error)),
     }
 }
 
-fn unavailable(error: rusqlite::Error) -> ConfigError {
-    ConfigError::Unavailable(error.to_string())
+/// The error for one of SQLite: the file is busy or its disk fails, or the file can be reached and refuses.
+fn failed(error: rusqlite::Error) -> ConfigError {
+    let help = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "make room in the file system of the store's file",
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "let the user of the node write the store's file and the folder of the file"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "the store's file is damaged: stop all nodes and restore a backup of the configuration"
+        }
+        _ => return ConfigError::Unavailable(error.to_string()),
+    };
+    ConfigError::Refused(format!("{error}: {help}"))
 }
 
 impl ConfigStore for SqliteStore {
@@ -154,33 +165,32 @@ impl ConfigStore for SqliteStore {
         let mut query = self
             .connection
             .prepare_cached("SELECT value, version FROM entry WHERE key = ?1")
-            .map_err(unavailable)?;
+            .map_err(failed)?;
         let stored = |row: &rusqlite::Row| Ok(Stored { value: row.get(0)?, version: row.get(1)? });
-        query.query_row([key], stored).optional().map_err(unavailable)
+        query.query_row([key], stored).optional().map_err(failed)
     }
 
     fn list(&mut self, prefix: &str) -> Result<(u64, Vec<(String, Stored)>), ConfigError> {
         self.check()?;
         // What is read within a transaction is of one moment.
-        let transaction = self.connection.transaction().map_err(unavailable)?;
-        let revision = transaction
-            .query_row("SELECT number FROM revision", [], |row| row.get(0))
-            .map_err(unavailable)?;
+        let transaction = self.connection.transaction().map_err(failed)?;
+        let revision =
+            transaction.query_row("SELECT number FROM revision", [], |row| row.get(0)).map_err(failed)?;
         let mut query = transaction
             .prepare_cached(
                 "SELECT key, value, version FROM entry WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key",
             )
-            .map_err(unavailable)?;
+            .map_err(failed)?;
         let stored =
             |row: &rusqlite::Row| Ok((row.get(0)?, Stored { value: row.get(1)?, version: row.get(2)? }));
-        let rows = query.query_map([prefix], stored).map_err(unavailable)?;
-        Ok((revision, rows.collect::<Result<_, _>>().map_err(unavailable)?))
+        let rows = query.query_map([prefix], stored).map_err(failed)?;
+        Ok((revision, rows.collect::<Result<_, _>>().map_err(failed)?))
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
         self.check()?;
         let transaction =
-            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unavailable)?;
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let made = || -> rusqlite::Result<bool> {
             let mut version = transaction.prepare_cached("SELECT version FROM entry WHERE key = ?1")?;
             for change in changes {
@@ -202,9 +212,9 @@ impl ConfigStore for SqliteStore {
             }
             Ok(true)
         };
-        let made = made().map_err(unavailable)?;
+        let made = made().map_err(failed)?;
         if made {
-            transaction.commit().map_err(unavailable)?;
+            transaction.commit().map_err(failed)?;
             // If the file was replaced meanwhile, the change is in one that no other node opens.
             self.check()?;
         }
@@ -213,8 +223,8 @@ impl ConfigStore for SqliteStore {
 
     fn revision(&mut self) -> Result<u64, ConfigError> {
         self.check()?;
-        let mut query = self.connection.prepare_cached("SELECT number FROM revision").map_err(unavailable)?;
-        query.query_row([], |row| row.get(0)).map_err(unavailable)
+        let mut query = self.connection.prepare_cached("SELECT number FROM revision").map_err(failed)?;
+        query.query_row([], |row| row.get(0)).map_err(failed)
     }
 
     fn watch(&self) -> Result<Box<dyn Watch>, ConfigError> {
@@ -319,6 +329,23 @@ mod tests {
         drop(store);
         assert_eq!(std::fs::read(path("")).unwrap(), std::fs::read(&backup).unwrap());
         assert_eq!(SqliteStore::open(&path("")).unwrap().revision().unwrap(), revision);
+    }
+
+    #[test]
+    fn a_file_that_has_no_room_refuses_and_is_not_silent() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let mut store = SqliteStore::create(&folder.path().join("cluster.db")).unwrap();
+        let limit = |store: &SqliteStore, pages: u32| {
+            store.connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(())).unwrap();
+        };
+        limit(&store, 1);
+        let large = "x".repeat(100_000);
+        let refused = store.commit(&[put("a", None, &large)]).unwrap_err();
+        assert!(matches!(&refused, ConfigError::Refused(why) if why.contains("make room")), "{refused}");
+        assert!(!refused.is_silence());
+        assert_eq!(store.get("a").unwrap(), None);
+        limit(&store, 1_000_000);
+        assert!(store.commit(&[put("a", None, &large)]).unwrap());
     }
 
     #[test]

@@ -50,14 +50,17 @@ impl StoreState {
             why if why.is_silence() => StoreFaultKind::Silent,
             _ => StoreFaultKind::Unusable,
         };
-        let text = match kind {
-            StoreFaultKind::WentBack | StoreFaultKind::Unusable => why.to_string(),
-            StoreFaultKind::Silent => format!(
-                "{why}. Nothing in the configuration can be changed (for {} s). A volume that is served stays usable as long as all its \
-                 copies in sync answer. The states of volumes are the last that were known",
-                self.health.silence().as_secs()
-            ),
+        if !why.stops_all() {
+            return StoreFault { kind, text: why.to_string() };
+        }
+        let since = match kind {
+            StoreFaultKind::Silent => format!(" (for {} s)", self.health.silence().as_secs()),
+            StoreFaultKind::WentBack | StoreFaultKind::Unusable => String::new(),
         };
+        let text = format!(
+            "{why}. Nothing in the configuration can be changed{since}. A volume that is served stays usable as long as all its copies in sync \
+             answer. The states of volumes are the last that were known"
+        );
         StoreFault { kind, text }
     }
 
@@ -69,5 +72,35 @@ impl StoreState {
     /// An older copy of the configuration was put back.
     pub(crate) fn went_back(&self) -> bool {
         self.health.went_back().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_fault_means_for_clients_is_said_where_it_is_so() {
+        let state = StoreState::default();
+        let replaced = ConfigError::Replaced { path: "/x".into(), what: "was deleted" };
+        for (why, kind, means, since) in [
+            (ConfigError::Unavailable("x".into()), StoreFaultKind::Silent, true, true),
+            (ConfigError::Refused("x".into()), StoreFaultKind::Unusable, true, false),
+            (replaced, StoreFaultKind::Unusable, true, false),
+            (ConfigError::WentBack { was: 2, is: 1 }, StoreFaultKind::WentBack, false, false),
+            (
+                ConfigError::Broken { key: "a".into(), why: "x".into() },
+                StoreFaultKind::Unusable,
+                false,
+                false,
+            ),
+        ] {
+            let fault = state.shown(&why);
+            let has = |words: &str| fault.text.contains(words);
+            assert!(fault.text.starts_with(&why.to_string()), "{fault:?}");
+            assert_eq!(fault.kind, kind, "{fault:?}");
+            assert_eq!(has("Nothing in the configuration can be changed"), means, "{fault:?}");
+            assert_eq!(has("(for 0 s)"), since, "{fault:?}");
+        }
     }
 }

@@ -217,7 +217,7 @@ impl Node {
         while begun.elapsed() < TAKES {
             // Without the store no client is let in (rule T12). Another node, or a later try, may do better than a client that waits here.
             if !self.refresh_within(READ).await {
-                return Err("the configuration store does not answer this node".into());
+                return Err("this node cannot read the configuration store in time".into());
             }
             let (mine, here, through) = {
                 let state = self.state();

@@ -326,6 +326,29 @@ fn a_store_is_silent_from_the_first_operation_that_it_does_not_answer_until_it_a
     assert_eq!((health.silence(), health.went_back().is_some()), (Duration::ZERO, false));
 }
 
+#[test]
+fn a_store_that_answers_with_a_refusal_or_something_else_is_not_silent() {
+    let replaced = ConfigError::Replaced { path: "/x".into(), what: "was deleted" };
+    let other = ConfigError::OtherEtcd { member: "a:1".into(), was: 1, is: 2 };
+    for (why, stops_all) in [
+        (ConfigError::Refused("permission denied".into()), true),
+        (ConfigError::TooLarge(121), false),
+        (replaced, true),
+        (other, true),
+        (ConfigError::Busy(Duration::from_secs(10)), false),
+        (ConfigError::Contended, false),
+        (ConfigError::Broken { key: "a".into(), why: "x".into() }, false),
+    ] {
+        let health = StoreHealth::default();
+        health.begins();
+        health.ends(Some(&ConfigError::Unavailable("it is away".into())));
+        health.begins();
+        health.ends(Some(&why));
+        assert_eq!(health.silence(), Duration::ZERO, "{why}");
+        assert_eq!((why.is_silence(), why.stops_all()), (false, stops_all), "{why}");
+    }
+}
+
 /// Waits for work that takes so long, as long as the store is not silent for 100 ms. Whether it was done, and how long that took.
 fn wait(health: &StoreHealth, work: Duration) -> (bool, Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::address::EtcdAddress;
-use super::members::{connect, why};
+use super::members::connect;
+use super::refusal::why;
 use crate::config::health::StoreMember;
 
 /// How long a member may take to answer.
@@ -48,7 +49,7 @@ pub(crate) async fn members(address: &EtcdAddress) -> Vec<StoreMember> {
 }
 
 async fn ask(address: &EtcdAddress, member: &str) -> Result<StoreMember, String> {
-    let client: Client = connect(address, member).await?;
+    let client: Client = connect(address, member).await.map_err(|fault| fault.text)?;
     let (mut of_status, mut of_alarms) = (client.maintenance_client(), client.maintenance_client());
     let (status, alarms, fsync) = tokio::join!(
         of_status.status(),

@@ -17,11 +17,11 @@ use etcd_client::{
     TxnResponse,
 };
 use tokio::time::timeout;
-use tonic::Code;
 use tonic::transport::Endpoint;
 
 use super::super::{Change, ConfigError, Stored};
 use super::address::EtcdAddress;
+use super::refusal::{Fault, refusal, why};
 
 /// How long a connection to a member may take.
 const CONNECTS: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const PAGE: i64 = 500;
 const ANSWER: usize = 64 << 20;
 
 /// Connects to a member. The error states why it is not possible.
-pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Client, String> {
+pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Client, Fault> {
     let connected = timeout(AUTHENTICATES, async {
         let scheme = if address.ca().is_some() { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{member}")).map_err(|error| why(&error))?;
@@ -64,30 +64,11 @@ pub(super) async fn connect(address: &EtcdAddress, member: &str) -> Result<Clien
         if let Some((name, password)) = address.user().map_err(|why| why.to_string())? {
             options = options.with_user(name, password);
         }
-        Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| why(&error))
+        Ok(Client::from_channel(Channel::Tonic(channel), Some(options)).await?)
     });
     connected
         .await
-        .unwrap_or_else(|_| Err(format!("no proof of the user within {} s", AUTHENTICATES.as_secs())))
-}
-
-/// An error with what has caused it: `tonic` states the cause only there.
-pub(super) fn why(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(Error::GRpcStatus(status)) = error.downcast_ref::<Error>()
-        && !matches!(status.code(), Code::Unknown)
-        && !status.message().is_empty()
-    {
-        return status.message().to_owned();
-    }
-    // The innermost cause has the words that mean something; the others have those of the libraries.
-    let mut cause: &dyn std::error::Error = match error.downcast_ref::<Error>() {
-        Some(Error::GRpcStatus(status)) => status,
-        _ => error,
-    };
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
+        .unwrap_or_else(|_| Err(format!("no proof of the user within {} s", AUTHENTICATES.as_secs()).into()))
 }
 
 /// The members of an etcd, one of which is used until it fails.
@@ -180,7 +161,7 @@ impl Members {
     }
 
     /// The connection of the member that is used.
-    async fn client(&mut self) -> Result<Client, String> {
+    async fn client(&mut self) -> Result<Client, Fault> {
         if let Some(connection) = &self.connection {
             return Ok(connection.client.clone());
         }
@@ -267,15 +248,13 @@ impl Members {
     /// The whole answer, and the revision of etcd. An older copy of etcd is reported as that at once; so is another etcd, if no member of the
     /// right one answers.
     async fn answer(&mut self, key: &str, options: &GetOptions) -> Result<(u64, GetResponse), ConfigError> {
-        let (mut faults, mut other) = (Vec::new(), None);
+        let (mut faults, mut other, mut is_refused) = (Vec::new(), None, false);
         for _ in 0..self.address.endpoints().len() {
             let read = async {
                 let client = self.client().await?;
                 let mut client = client.kv_client().max_decoding_message_size(ANSWER);
                 let answer = timeout(READS, client.get(key, Some(options.clone()))).await;
-                answer
-                    .map_err(|_| format!("no answer within {} s", READS.as_secs()))?
-                    .map_err(|error| why(&error))
+                Ok::<_, Fault>(answer.map_err(|_| format!("no answer within {} s", READS.as_secs()))??)
             };
             let fault = match read.await {
                 Ok(answer) => match self.answered(answer.header()) {
@@ -290,6 +269,7 @@ impl Members {
                 },
                 Err(why) => {
                     let fault = format!("{}: {why}", self.member());
+                    is_refused |= why.is_refusal;
                     self.next_member();
                     fault
                 }
@@ -304,9 +284,13 @@ impl Members {
             true => ". If this etcd uses TLS, add ?ca=FILE&cert=FILE&key=FILE to its URL",
             false => "",
         };
-        let silent =
-            || ConfigError::Unavailable(format!("no member of etcd answers ({}){help}", faults.join("; ")));
-        Err(other.unwrap_or_else(silent))
+        let failed = || match is_refused {
+            true => ConfigError::Refused(faults.join("; ")),
+            false => {
+                ConfigError::Unavailable(format!("no member of etcd answers ({}){help}", faults.join("; ")))
+            }
+        };
+        Err(other.unwrap_or_else(failed))
     }
 
     /// What is kept under a key of etcd.
@@ -396,7 +380,7 @@ impl Members {
         self.commits += 1;
         let number = format!("{:016x}/{}", self.life, self.commits);
         let transaction = transaction(changes, &key, version, &number);
-        let mut client = self.client().await.map_err(ConfigError::Unavailable)?.kv_client();
+        let mut client = self.client().await?.kv_client();
         match timeout(COMMITS, client.txn(transaction)).await {
             Ok(Ok(answer)) => {
                 let revision = self.answered(answer.header())?;
@@ -412,7 +396,9 @@ impl Members {
                     }
                 }
             }
-            Ok(Err(Error::GRpcStatus(status))) if let Some(refused) = refusal(&status) => Err(refused),
+            Ok(Err(Error::GRpcStatus(status))) if let Some(refused) = refusal(&status) => {
+                Err(ConfigError::Refused(refused))
+            }
             Ok(Err(error)) => Err(self.unknown(&why(&error))),
             Err(_) => Err(self.unknown(&format!("no answer within {} s", COMMITS.as_secs()))),
         }
@@ -465,24 +451,6 @@ fn made_before(answer: &TxnResponse, number: &str, before: u64) -> Option<bool> 
         Some(last) if last.mod_revision() as u64 > before => None,
         _ => Some(false),
     }
-}
-
-/// Why etcd has certainly not made a commit. `None` if it may have.
-fn refusal(status: &tonic::Status) -> Option<ConfigError> {
-    let reason = status.message();
-    let text = match status.code() {
-        Code::ResourceExhausted if reason.contains("space") => format!(
-            "etcd refuses all changes, because the database of a member has reached its quota ({reason}). Compact and defragment etcd, then \
-             clear the alarm: etcdctl compact REVISION; etcdctl defrag --cluster; etcdctl alarm disarm. If \
-             that frees too little, raise --quota-backend-bytes of each member"
-        ),
-        Code::PermissionDenied | Code::Unauthenticated => {
-            format!("etcd does not let this user change the configuration: {reason}")
-        }
-        Code::InvalidArgument => format!("etcd refuses the change: {reason}"),
-        _ => return None,
-    };
-    Some(ConfigError::Unavailable(text))
 }
 
 fn stored(entry: &KeyValue) -> Stored {

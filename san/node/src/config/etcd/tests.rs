@@ -286,15 +286,18 @@ fn a_full_etcd_is_named_with_the_command_that_helps() {
         match store.commit(&[put("large", expected, &large)]) {
             Ok(made) => assert!(made),
             Err(why) => {
-                fault = Some(why.to_string());
+                fault = Some(why);
                 break;
             }
         }
         expected = store.get("large").unwrap().map(|stored| stored.version);
     }
     let why = fault.expect("it is full");
+    assert!(matches!(why, ConfigError::Refused(_)) && !why.is_silence(), "it answers: {why}");
+    let why = why.to_string();
     assert!(why.contains("quota") && why.contains("etcdctl alarm disarm"), "{why}");
-    assert!(store.get("large").unwrap().is_some(), "it can be read");
+    let read = store.get("large").unwrap().map(|stored| stored.version);
+    assert_eq!(read, expected, "it can be read, and the change was not made");
     // The commands that are named help.
     let etcdctl = |words: &[&str]| {
         assert!(server.etcdctl(&[&["--endpoints", &server.endpoint(0)][..], words].concat()), "{words:?}");

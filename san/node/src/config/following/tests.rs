@@ -208,3 +208,16 @@ fn a_store_that_moves_is_not_taken_for_one_that_went_back() {
         store.list("").unwrap();
     }
 }
+
+#[test]
+fn a_change_of_too_many_keys_is_refused_before_the_store_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    cluster(&path, 0);
+    let mut store = Following::open(&url(&path), open_here, Box::new(|_| {})).unwrap();
+    let many: Vec<Change> = (0..=MOST_CHANGES).map(|key| put(&format!("key/{key}"), None, "0")).collect();
+    let why = store.commit(&many).unwrap_err();
+    assert!(matches!(why, ConfigError::TooLarge(keys) if keys == many.len()), "{why}");
+    assert_eq!(store.list("key/").unwrap().1, []);
+    assert!(store.commit(&many[1..]).unwrap());
+}

@@ -12,10 +12,10 @@ use crate::config::Stored;
 use crate::config::memory::MemoryStore;
 use crate::config::watch::Watch;
 
-/// A store whose next commit fails, before it is made (`Some(false)`) or after that: the caller does not know which.
+/// A store whose next commit fails so, before it is made (`false`) or after that: the caller does not know which.
 struct Unsure {
     store: MemoryStore,
-    fails: Option<bool>,
+    fails: Option<(bool, ConfigError)>,
 }
 
 impl ConfigStore for Unsure {
@@ -28,14 +28,11 @@ impl ConfigStore for Unsure {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<bool, ConfigError> {
-        let fails = self.fails.take();
-        if fails != Some(false) {
-            let made = self.store.commit(changes)?;
-            if fails.is_none() {
-                return Ok(made);
-            }
+        let Some((is_made, why)) = self.fails.take() else { return self.store.commit(changes) };
+        if is_made {
+            self.store.commit(changes)?;
         }
-        Err(ConfigError::Unavailable("no answer".into()))
+        Err(why)
     }
 
     fn revision(&mut self) -> Result<u64, ConfigError> {
@@ -226,13 +223,18 @@ fn a_record_of_another_history_is_not_replaced_although_its_epoch_is_the_same() 
 
 #[test]
 fn a_proposal_whose_outcome_is_not_known_is_settled_by_what_is_stored() {
-    for was_made in [false, true] {
+    let silent = ConfigError::Unavailable("no answer".into());
+    // A copy of the same commit may have come before the one that is refused.
+    let refuses = ConfigError::Refused("permission denied".into());
+    let cases = [false, true].into_iter().flat_map(|is_made| [(is_made, &silent), (is_made, &refuses)]);
+    for (was_made, why) in cases {
         let (id, first) = (VolumeId(3), record(1, 1));
         let mut store = Unsure { store: MemoryStore::default(), fails: None };
         assert!(store.commit(&[record_change(id, None, &first).unwrap()]).unwrap());
         let (mine, theirs) = (record(2, 1), record(2, 2));
-        store.fails = Some(was_made);
-        assert!(matches!(swap(&mut store, id, &mine, Epoch(1)), Err(ConfigError::Unavailable(_))));
+        store.fails = Some((was_made, why.clone()));
+        let unknown = swap(&mut store, id, &mine, Epoch(1)).unwrap_err();
+        assert_eq!(unknown.to_string(), why.to_string());
         // The other node has proposed meanwhile.
         let answer = swap(&mut store, id, &theirs, Epoch(1)).unwrap();
         let stored = read_record(&mut store, id).unwrap().unwrap().0;

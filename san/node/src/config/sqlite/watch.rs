@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::super::ConfigError;
 use super::super::identity::Identity;
 use super::super::watch::Watch;
-use super::{is_same, unavailable};
+use super::{failed, is_same};
 
 /// The time between two checks without a report.
 const CHECKED: Duration = Duration::from_millis(200);
@@ -49,9 +49,9 @@ impl SqliteWatch {
     /// Watches the database at this path, whose files are these.
     pub(super) fn open(path: &Path, files: &[Identity]) -> Result<SqliteWatch, ConfigError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
+        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
         // What a store does when it is closed, it alone does: it knows whether the file is still the one that was opened.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(unavailable)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
         let reports = reports(path).ok();
         let longest = if reports.is_some() { CHECKED } else { UNREPORTED };
         let now = Instant::now();

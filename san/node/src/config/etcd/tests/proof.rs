@@ -88,21 +88,35 @@ fn a_user_of_etcd_proves_itself_and_may_do_what_its_role_allows() {
     etcdctl(&["role", "grant-permission", "reader", "--prefix=true", "read", "x/"]);
     etcdctl(&["user", "add", "guest:guest"]);
     etcdctl(&["user", "grant-role", "guest", "reader"]);
-    etcdctl(&["auth", "enable"]);
+    let etcdctl_as_root = |arguments: &[&str]| etcdctl(&[&["--user", "root:secret"][..], arguments].concat());
     let as_user = |name: &str, password: &str| {
         let file = folder.path().join(format!("{name}-{password}"));
         std::fs::write(&file, format!("{password}\n")).unwrap();
         let text = format!("{}/x?user={name}&password-file={}", server.endpoint(0), file.display());
         text.parse::<EtcdAddress>().unwrap()
     };
+    let Err(why) = EtcdStore::create(&as_user("root", "secret")) else { panic!("no user is asked for yet") };
+    assert!(
+        matches!(&why, ConfigError::Refused(text) if text.contains("whether authentication is enabled")),
+        "{why}"
+    );
+    etcdctl(&["auth", "enable"]);
     let mut store = EtcdStore::create(&as_user("root", "secret")).unwrap();
     assert!(store.commit(&[put("a", None, "x")]).unwrap());
     let mut guest = EtcdStore::open(&as_user("guest", "guest")).unwrap();
     assert!(guest.get("a").unwrap().is_some());
-    let refused = guest.commit(&[put("b", None, "x")]).unwrap_err().to_string();
-    assert!(refused.contains("does not let this user change"), "{refused}");
+    let refused = guest.commit(&[put("b", None, "x")]).unwrap_err();
+    assert!(
+        matches!(&refused, ConfigError::Refused(why) if why.contains("does not let this user")),
+        "{refused}"
+    );
+    assert_eq!(guest.get("b").unwrap(), None);
+    // A user that may not even read.
+    etcdctl_as_root(&["user", "add", "stranger:x"]);
+    let Err(why) = EtcdStore::open(&as_user("stranger", "x")) else { panic!("it may read nothing") };
+    assert!(matches!(&why, ConfigError::Refused(text) if text.contains("Grant a role")), "{why}");
     for wrong in [as_user("root", "wrong"), as_user("nobody", "x"), address(&server.endpoint(0), "x")] {
-        let Err(ConfigError::Unavailable(why)) = EtcdStore::open(&wrong) else { panic!("{wrong} is let in") };
+        let Err(ConfigError::Refused(why)) = EtcdStore::open(&wrong) else { panic!("{wrong} is let in") };
         assert!(why.contains("authentication") || why.contains("user name is empty"), "{why}");
     }
 }
