@@ -311,7 +311,7 @@ fn what_is_not_there_or_is_wrong_is_named() {
     // Without authentication nothing may be beyond one machine.
     let open = |url: &str| cluster.try_loadline(&["san", "init", url, "--transport", "open"]);
     let (code, text) = open("etcd://10.0.0.1");
-    assert!(code == 2 && text.contains("10.0.0.1:2379 is not on this machine"), "{code}: {text}");
+    assert!(code == 2 && text.contains("10.0.0.1:2379 is not named by a loopback address"), "{code}: {text}");
     let (code, text) = open(&format!("etcd://{}/open", server.endpoints()));
     assert!(code == 0 && text.contains("all nodes must run on this machine"), "{code}: {text}");
 }

@@ -1,7 +1,9 @@
 //! Clusters and their nodes, before any process of them runs.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -73,10 +75,11 @@ pub enum JoinError {
         /// What the system reported, or what kind of address it is.
         why: String,
     },
-    /// Its configuration store is on other machines, and its connections are not protected.
+    /// Its configuration store is not known to be on this machine, and its connections are not protected.
     #[error(
-        "the etcd {0} is not on this machine, and with --transport open all of a cluster must be on one machine, because its nodes do not \
-         prove their identity: leave --transport out (connections are then encrypted), or choose --transport authenticated"
+        "the etcd member {0} is not named by a loopback address (127.0.0.1, [::1]) or localhost, and with --transport open all of a cluster must \
+         be on one machine, because its nodes do not prove their identity: leave --transport out (connections are then encrypted), or choose \
+         --transport authenticated. If this etcd is on this machine, a loopback address in its URL is possible, too"
     )]
     OpenStore(String),
     /// The folder of the node cannot be made or written.
@@ -175,7 +178,11 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
     if let Some(address) = own.iter().enumerate().find(|(at, a)| own[..*at].contains(a)).map(|(_, a)| *a) {
         return Err(JoinError::Twice(address));
     }
-    let mut store = config::open(&settings.cluster)?;
+    check_of_one_host(&own)?;
+    let place = Arc::new(Mutex::new(settings.cluster.clone()));
+    let moved = Arc::clone(&place);
+    let on_move = move |to: &StoreUrl| *moved.lock().unwrap_or_else(PoisonError::into_inner) = to.clone();
+    let mut store = config::open_and_follow(&settings.cluster, Box::new(on_move))?;
     let mut joined = false;
     for _ in 0..16 {
         let catalog = Catalog::read(&mut *store)?;
@@ -204,6 +211,7 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
         let mut node = node.clone();
         if cluster.transport == Transport::Open && token.is_none() {
             OpenToOthers::check(&own)?;
+            config::check_on_this_machine(&place.lock().unwrap_or_else(PoisonError::into_inner))?;
         }
         // Before the token is used: a node that cannot listen would have to be removed and invited again.
         check_host_has(&own)?;
@@ -236,18 +244,34 @@ pub fn join(settings: NodeSettings, node: Node, token: Option<&Token>) -> Result
     Ok(file)
 }
 
+/// Fails if one of these addresses is of a kind that no single host has. The system may let a socket have it, and other nodes could not
+/// connect to it.
+fn check_of_one_host(addresses: &[SocketAddr]) -> Result<(), JoinError> {
+    for address in addresses.iter().map(SocketAddr::ip) {
+        let why = match address {
+            address if address.is_unspecified() => "it stands for all addresses of a host",
+            address if address.is_multicast() => "it is a multicast address, which many hosts share",
+            IpAddr::V4(address) if address.is_broadcast() => BROADCAST,
+            _ => continue,
+        };
+        return Err(JoinError::NotHere { address, why: why.into() });
+    }
+    Ok(())
+}
+
+/// Why a node does not have a broadcast address.
+const BROADCAST: &str = "it is a broadcast address, which reaches all hosts of a network";
+
 /// Fails if a process on this host cannot listen at one of these addresses, whatever the port.
 fn check_host_has(addresses: &[SocketAddr]) -> Result<(), JoinError> {
     for address in addresses.iter().map(SocketAddr::ip) {
         let why = match UdpSocket::bind(SocketAddr::new(address, 0)) {
-            // The system lets a socket have these, and other nodes cannot connect to them.
-            Ok(_) if address.is_unspecified() || address.is_multicast() => {
-                "it is not the address of one host".into()
-            }
-            Ok(_) => continue,
-            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                "this host does not have it".into()
-            }
+            // A socket that has not asked for permission to broadcast may have the address, and may not send to it.
+            Ok(socket) => match socket.connect(SocketAddr::new(address, 9)) {
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => BROADCAST.into(),
+                _ => continue,
+            },
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => "this host does not have it".into(),
             Err(error) => error.to_string(),
         };
         return Err(JoinError::NotHere { address, why });
@@ -339,12 +363,35 @@ mod tests {
         let url: StoreUrl = "etcd://127.0.0.1:1,10.0.0.2".parse().unwrap();
         let made = init(&url, Common::default(), Duration::from_secs(60));
         let why = made.expect_err("an etcd elsewhere").to_string();
-        assert!(why.contains("the etcd 10.0.0.2:2379 is not on this machine"), "{why}");
+        assert!(why.contains("the etcd member 10.0.0.2:2379 is not named by a loopback address"), "{why}");
         // Nor is the configuration moved there later.
         let folder = tempfile::tempdir().unwrap();
         let file = StoreUrl::Sqlite(folder.path().join("cluster.db"));
         init(&file, Common::default(), Duration::from_secs(60)).expect("a new file");
         let why = config::move_store(&file, &url).expect_err("an etcd elsewhere").to_string();
-        assert!(why.contains("the etcd 10.0.0.2:2379 is not on this machine"), "{why}");
+        assert!(why.contains("the etcd member 10.0.0.2:2379 is not named by a loopback address"), "{why}");
+    }
+    #[test]
+    fn addresses_that_no_single_host_has_are_refused() {
+        let address = |text: &str| [SocketAddr::new(text.parse().unwrap(), 7400)];
+        let check =
+            |text: &str| check_of_one_host(&address(text)).and_then(|()| check_host_has(&address(text)));
+        check("127.0.0.1").expect("this host has it");
+        for (text, named) in [
+            ("0.0.0.0", "all addresses of a host"),
+            ("::", "all addresses of a host"),
+            ("224.0.0.1", "a multicast address"),
+            ("ff02::1", "a multicast address"),
+            ("255.255.255.255", "a broadcast address"),
+            // The broadcast address of the network of 127.0.0.1.
+            ("127.255.255.255", "a broadcast address"),
+            ("192.0.2.1", "this host does not have it"),
+        ] {
+            let why = check(text).expect_err(text).to_string();
+            assert!(
+                why.contains(named) && why.contains(&format!("the address {text} on this host")),
+                "{why}"
+            );
+        }
     }
 }

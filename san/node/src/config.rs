@@ -60,12 +60,18 @@ pub(crate) fn open_and_follow(url: &StoreUrl, on_move: OnMove) -> Result<Box<dyn
 /// many keys the configuration has. Fails if connections of the cluster are open and the new store is on other machines.
 pub fn move_store(from: &StoreUrl, to: &StoreUrl) -> Result<usize, ConfigError> {
     let mut old = open_here(from)?;
-    if let Some(member) = to.beyond_this_machine()
-        && Catalog::read(&mut *old)?.cluster.is_some_and(|(cluster, _)| cluster.transport == Transport::Open)
-    {
-        return Err(ConfigError::OpenStore(member.into()));
+    if Catalog::read(&mut *old)?.cluster.is_some_and(|(cluster, _)| cluster.transport == Transport::Open) {
+        check_on_this_machine(to)?;
     }
     following::move_store(&mut *old, to, create, open_here)
+}
+
+/// Fails if the store at a URL is not known to be on this machine, where that of a cluster with open connections must be.
+pub(crate) fn check_on_this_machine(url: &StoreUrl) -> Result<(), ConfigError> {
+    match url.beyond_this_machine() {
+        Some(member) => Err(ConfigError::OpenStore(member.into())),
+        None => Ok(()),
+    }
 }
 
 /// Opens the store at a URL, also if it has moved.
@@ -189,10 +195,11 @@ pub enum ConfigError {
          'loadline san status' shows how long the members of an etcd take", .0.as_secs()
     )]
     Busy(Duration),
-    /// The new store would be on other machines, and the connections of the cluster are not protected.
+    /// The store is not known to be on this machine, and the connections of the cluster are not protected.
     #[error(
-        "the etcd {0} is not on this machine, and the connections of this cluster are open, so all of it must be on one machine, because its \
-         nodes do not prove their identity. Nothing was changed. For nodes on several hosts make a new cluster with --transport encrypted"
+        "the etcd member {0} is not named by a loopback address (127.0.0.1, [::1]) or localhost, and the connections of this cluster are open, \
+         so all of it must be on one machine, because its nodes do not prove their identity. Nothing was changed. If this etcd is on this \
+         machine, name it by a loopback address. For nodes on several hosts make a new cluster with --transport encrypted"
     )]
     OpenStore(String),
     /// Others have changed the same again and again.

@@ -19,7 +19,7 @@ use crate::process::exit::Exit;
     loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7\n  \
     loadline san init etcd://10.0.0.1,10.0.0.2,10.0.0.3/rack-7 --transport authenticated\n\n\
     A cluster whose nodes are on several hosts has a certificate authority of its own: the command prints a token, by which \
-    the first node joins. Nodes on several hosts always authenticate each other; --transport open is refused if the etcd is not at addresses of this machine.\n\n\
+    the first node joins. Nodes on several hosts always authenticate each other; --transport open is refused if the etcd is not named by loopback addresses.\n\n\
     An etcd needs version 3.4 or newer. The URL of an etcd is etcd://HOST:PORT,HOST:PORT,.../PREFIX?OPTIONS. The port is \
     2379 and the prefix of the cluster's keys is loadline, unless the URL names others. Options, joined by &: ca=FILE (the \
     authority of etcd's certificates: connections use TLS), cert=FILE and key=FILE (a client certificate), user=NAME and \

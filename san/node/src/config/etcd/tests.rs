@@ -12,7 +12,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::*;
+use crate::cluster;
+use crate::config::catalog;
 use crate::config::conformance::{Place, conforms};
+use crate::config::url::StoreUrl;
+use crate::settings::NodeSettings;
 use doubling::Doubling;
 use proxy::Proxy;
 use server::Server;
@@ -410,4 +414,49 @@ fn a_copy_of_a_transaction_that_arrives_late_changes_nothing() {
     assert!(!runtime.block_on(raw.txn(held)).unwrap().succeeded());
     assert_eq!(store.get("access/x").unwrap(), None);
     assert!(store.commit(&[put("b", None, "1")]).unwrap());
+}
+
+/// An etcd that a URL names by another address than a loopback one may be on another machine. A cluster whose connections are open is not joined
+/// there, also if its configuration has moved there.
+#[test]
+fn an_open_cluster_is_joined_only_where_its_store_is_on_this_machine() {
+    let server = Server::start(1);
+    let port = server.endpoint(0).rsplit_once(':').unwrap().1.to_owned();
+    let url = |host: &str| format!("etcd://{host}:{port}/x").parse::<StoreUrl>().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    cluster::init(&url("127.0.0.1"), cluster::Common::default(), Duration::from_secs(60)).unwrap();
+    let join = |store: &StoreUrl, name: &str, host: u8| {
+        let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, host], port));
+        let node = catalog::Node {
+            name: name.into(),
+            api: at(1),
+            peer: at(2),
+            endpoints: std::collections::BTreeMap::new(),
+            incarnation: 0,
+            certificates: Vec::new(),
+            draining: false,
+        };
+        let settings = NodeSettings {
+            name: name.into(),
+            cluster: store.clone(),
+            folder: folder.path().join(name),
+            spin_us: None,
+            client_wait_s: None,
+            api_names: Vec::new(),
+            test_faults: false,
+        };
+        cluster::join(settings, node, None)
+    };
+    // The system takes this address for one of this machine; other URLs of this kind are not on it.
+    let elsewhere = url("0.0.0.0");
+    let moved = StoreUrl::Sqlite(folder.path().join("moved.db"));
+    let mut old = crate::config::create(&moved).unwrap();
+    assert!(old.commit(&[put("moved", None, &elsewhere.to_string())]).unwrap());
+    for store in [&elsewhere, &moved] {
+        let why = join(store, "refused", 2).expect_err("it may be elsewhere").to_string();
+        assert!(why.contains(&format!("the etcd member 0.0.0.0:{port} is not named by a loopback")), "{why}");
+        assert!(why.contains("the connections of this cluster are open"), "{why}");
+    }
+    assert!(cluster::read(&url("127.0.0.1")).unwrap().nodes.is_empty());
+    join(&url("127.0.0.1"), "joined", 3).unwrap();
 }
