@@ -15,7 +15,7 @@
 //! | [`steps`] | changes that are too many for one commit |
 //! | [`url`] | where a store is |
 //! | [`watch`] | notices that something may have changed |
-//! | `memory`, `conformance` | for tests: a store in memory, and the suite that every store must pass |
+//! | `memory`, `conformance`, `example` | for tests: a store in memory, the suite that every store must pass, and a record |
 //!
 //! A kind of store is a file that implements [`ConfigStore`], a variant of [`StoreUrl`], and a line each in [`open`] and [`create`].
 
@@ -24,6 +24,8 @@ pub mod catalog;
 pub(crate) mod conformance;
 pub mod continuing;
 pub mod etcd;
+#[cfg(test)]
+pub(crate) mod example;
 mod following;
 pub mod health;
 mod identity;

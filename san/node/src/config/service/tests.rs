@@ -1,16 +1,11 @@
 //! What the thread of the store does, in which order.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use loadline_san_core::history::History;
-use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId, ReplicaId};
-use loadline_san_core::layout::Layout;
-use loadline_san_core::record::{Group, RecordState};
+use loadline_san_core::ids::{Incarnation, NodeId, Owner};
 
 use super::*;
-use crate::config::Stored;
 use crate::config::memory::MemoryStore;
 use crate::config::watch::Watch;
+use crate::config::{Stored, example};
 
 /// A store whose next commit fails so, before it is made (`false`) or after that: the caller does not know which.
 struct Unsure {
@@ -46,21 +41,7 @@ impl ConfigStore for Unsure {
 
 fn record(epoch: u64, by: u32) -> Record {
     let owner = Owner { node: NodeId(by), incarnation: Incarnation(1) };
-    Record {
-        epoch: Epoch(epoch),
-        made_by: ProposalId { by: owner, number: epoch },
-        owner,
-        state: RecordState::Active,
-        attachment: 1,
-        fence: 0,
-        lease_ns: 600_000_000,
-        blocks: 64,
-        layout: Layout::new(1, 64, 64).unwrap(),
-        least: 1,
-        history: History::default(),
-        homes: BTreeMap::from([(ReplicaId(9), NodeId(1))]),
-        groups: vec![Group { in_sync: BTreeSet::from([ReplicaId(9)]), ..Group::default() }],
-    }
+    example::record(epoch, owner, &[(9, 1)])
 }
 
 /// A store whose commits wait for a permission each.

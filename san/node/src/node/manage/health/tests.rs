@@ -1,10 +1,8 @@
-use loadline_san_core::history::History;
-use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId};
-use loadline_san_core::layout::Layout;
-use loadline_san_core::record::{Group, RecordState};
+use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner};
 
 use super::*;
 use crate::config::catalog::{Node, Replica, ReplicaState, VolumeState};
+use crate::config::example;
 use crate::node::manage::local::{LocalGroup, LocalMember};
 
 const VOLUME: u64 = 10;
@@ -35,24 +33,10 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
         requires_tls: false,
         state: VolumeState::Ready,
     };
-    let mut record = Record {
-        epoch: Epoch(7),
-        made_by: ProposalId { by: owner, number: 1 },
-        owner,
-        state: RecordState::Active,
-        attachment: 1,
-        fence: 0,
-        lease_ns: 600_000_000,
-        blocks: 64,
-        layout: Layout::new(1, 64, 64).unwrap(),
-        least: 2,
-        history: History::default(),
-        homes: BTreeMap::new(),
-        groups: vec![Group::default()],
-    };
+    let copies = [(11, 1), (12, 2), (13, 3)];
+    let record = Record { least: 2, ..example::record(7, owner, &copies) };
     let mut reports = Reports::new();
-    for node in 1..=3u32 {
-        let id = 10 + u64::from(node);
+    for (id, node) in copies {
         let name = format!("node-{node}");
         let of = Node {
             name: name.clone(),
@@ -80,8 +64,6 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             unusable: None,
         };
         catalog.replicas.insert(id, (replica, 1));
-        record.homes.insert(ReplicaId(id), NodeId(node));
-        record.groups[0].in_sync.insert(ReplicaId(id));
         let copy =
             LocalReplica { id, state: Usable::Open, why: None, epoch: Some(7), owner: Some(owner.into()) };
         let member = |replica| LocalMember { replica, required: true, session: SessionView::Answers };
