@@ -76,7 +76,8 @@ pub(super) fn serve(args: &Serve) -> Exit {
 }
 
 /// Starts the node. If its configuration store is on other hosts and does not answer, or refuses this node, the node waits for it: hosts that
-/// start together after a loss of power come in any order, and a person may mend the users of an etcd meanwhile. `None` if the node is to stop before the store answers.
+/// start together after a loss of power come in any order, and a person may mend the users of an etcd meanwhile. `None` if the node is to stop
+/// before the store answers.
 async fn start(
     settings: NodeSettings,
     stop: &AtomicBool,

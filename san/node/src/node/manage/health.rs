@@ -267,18 +267,21 @@ impl<'a> Judge<'a> {
             }
             None => self.at_rest(volume, record, &mut found),
         }
-        if let Some(fault) = self.store_fault.filter(|_| found.worst.is_none()) {
-            // Another node may have changed the record since; and a copy that fails now is not left out.
-            let why = match fault {
-                StoreFaultKind::Silent | StoreFaultKind::Unusable => {
-                    "the configuration store is not used: this is the last known state, and the node cannot change it".into()
-                }
-                StoreFaultKind::WentBack => format!(
+        // Another node may have changed the record since; and a copy that fails now is not left out.
+        match self.store_fault {
+            Some(StoreFaultKind::Silent | StoreFaultKind::Unusable) if found.worst.is_none() => {
+                let why = "the configuration store is not used: this is the last known state, and the node cannot change it";
+                found.add(Health::Unknown, why.into());
+            }
+            // That does not end by itself, whatever else is wrong.
+            Some(StoreFaultKind::WentBack) if !found.notes.iter().any(|note| note.contains(RESTART)) => {
+                let why = format!(
                     "an older copy of the configuration store was put back: this is the last state that was known before, and nodes that \
                      found the older copy change nothing. {RESTART}"
-                ),
-            };
-            found.add(Health::Unknown, why);
+                );
+                found.add(Health::Unknown, why);
+            }
+            _ => {}
         }
         found.end()
     }
