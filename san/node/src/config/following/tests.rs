@@ -112,7 +112,10 @@ fn nothing_is_lost_while_a_store_moves_under_its_users() {
             std::thread::yield_now();
         }
         for (from, to) in [("a.db", "b.db"), ("b.db", "c.db")] {
-            moved(&path(from), &path(to)).unwrap();
+            // On a machine under load, the others leave the file to this one too late. A move continues when it is begun again.
+            while let Err(why) = moved(&path(from), &path(to)) {
+                assert!(matches!(why, ConfigError::Unavailable(_)), "{why}");
+            }
         }
         ended.store(true, Ordering::Relaxed);
     });
