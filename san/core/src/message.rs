@@ -296,6 +296,8 @@ pub enum ToReplica<D> {
     },
     /// The replica is a member, and needs its list no more.
     Joined,
+    /// The replica is to keep the epoch of this message durably (rule P5).
+    Remember,
     /// The owner has stopped reading, and will request no more leases.
     Release,
     /// How long is it since the last lease was granted? Any node may ask, outside of sessions.

@@ -462,6 +462,7 @@ impl Replica {
                 }
                 out.push(Action::Store(Command::Joined));
             }
+            ToReplica::Remember => self.promise_to(from, out),
             ToReplica::Hello { .. }
             | ToReplica::Seal { .. }
             | ToReplica::Probe

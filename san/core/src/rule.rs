@@ -17,6 +17,8 @@ pub enum Rule {
     P4,
     /// Before its first swap a node also asks the replicas that have departed which owner they follow.
     P4All,
+    /// When the volume has grown, the members of the first group keep the epoch durably.
+    P5,
     /// A request waits for earlier ones that overlap it.
     W1,
     /// A commit point is accepted only with the epoch that it came with.
@@ -186,6 +188,7 @@ impl Rule {
         Rule::P3,
         Rule::P4,
         Rule::P4All,
+        Rule::P5,
         Rule::W1,
         Rule::W2,
         Rule::W3,

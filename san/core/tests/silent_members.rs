@@ -135,3 +135,31 @@ fn an_owner_that_stepped_down_for_two_others_continues_soon_when_one_of_them_has
     driven.pass(7 * LEASE);
     assert_eq!((driven.volume.status(), driven.members()), (Status::Active, vec![1]));
 }
+
+/// Node 1 has one of three copies and watches a volume of another owner. The nodes of the two others are gone, and refuse nothing.
+#[test]
+fn nodes_that_were_asked_before_a_takeover_and_are_silent_since_are_not_asked_again_in_it() {
+    let mut driven = Driven::new(Record { owner: owner(2), ..record(1, &[1, 2, 3]) });
+    driven.quiet_ns = 100 * LEASE;
+    driven.silent.extend([NodeId(2), NodeId(3)]);
+    driven.step(Event::Watch(true));
+    // In two leases nothing is heard; the nodes have four to answer; then their replicas have three halves to report.
+    driven.pass(LEASE * 17 / 2);
+    assert_eq!(driven.volume.status(), Status::Active);
+}
+
+#[test]
+fn a_member_that_has_fallen_silent_since_it_was_probed_does_not_count_as_reached() {
+    let mut driven = Driven::new(Record { owner: owner(2), ..record(1, &[1, 2, 3]) });
+    driven.silent.extend([NodeId(2), NodeId(3)]);
+    driven.reach.extend([(NodeId(2), [NodeId(3)].into()), (NodeId(3), [NodeId(2)].into())]);
+    driven.step(Event::Attach);
+    driven.pass(LEASE * 3 / 8);
+    // While it leaves the volume to them for the time of a lease, they answer it for a moment.
+    driven.silent.clear();
+    driven.pass(LEASE * 5 / 16);
+    assert_eq!(driven.volume.status(), Status::Watching);
+    driven.silent.extend([NodeId(2), NodeId(3)]);
+    driven.pass(6 * LEASE);
+    assert_eq!(driven.record.owner, owner(2), "they run, reach each other, and have more copies");
+}

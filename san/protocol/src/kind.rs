@@ -19,6 +19,7 @@ pub enum Kind {
     Release = 11,
     Probe = 12,
     Map = 13,
+    Remember = 14,
     // To an owner.
     Welcome = 257,
     Sealed = 258,
@@ -38,7 +39,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 27] = [
+    pub const ALL: [Kind; 28] = [
         Kind::Hello,
         Kind::Seal,
         Kind::Entry,
@@ -52,6 +53,7 @@ impl Kind {
         Kind::Release,
         Kind::Probe,
         Kind::Map,
+        Kind::Remember,
         Kind::Welcome,
         Kind::Sealed,
         Kind::Durable,

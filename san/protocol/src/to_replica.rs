@@ -216,6 +216,7 @@ pub enum ToReplicaBody<'a> {
     Return(&'a ReturnBody),
     Changed(&'a ChangedBody),
     Joined,
+    Remember,
     Release,
     Probe,
 }
@@ -251,6 +252,7 @@ impl<'a> ToReplicaBody<'a> {
             Kind::Return => whole(kind, bytes).map(Self::Return),
             Kind::Changed => whole(kind, bytes).map(Self::Changed),
             Kind::Joined => bare(Self::Joined),
+            Kind::Remember => bare(Self::Remember),
             Kind::Release => bare(Self::Release),
             Kind::Probe => bare(Self::Probe),
             _ => Err(DecodeError::Kind { stated: kind.code() }),
@@ -316,6 +318,7 @@ impl<'a> ToReplicaBody<'a> {
                 from: body.from.get(),
             },
             Self::Joined => ToReplica::Joined,
+            Self::Remember => ToReplica::Remember,
             Self::Release => ToReplica::Release,
             Self::Probe => ToReplica::Probe,
         }
@@ -390,6 +393,7 @@ pub fn encode_to_replica<'m, D>(
             Ok(Kind::Changed)
         }
         ToReplica::Joined => Ok(Kind::Joined),
+        ToReplica::Remember => Ok(Kind::Remember),
         ToReplica::Release => Ok(Kind::Release),
         ToReplica::Probe => Ok(Kind::Probe),
     })

@@ -79,6 +79,7 @@ pub(crate) fn name_of_message<D>(message: &ToReplica<D>) -> &'static str {
         ToReplica::Return { .. } => "return",
         ToReplica::Changed { .. } => "changed",
         ToReplica::Joined => "joined",
+        ToReplica::Remember => "remember",
         ToReplica::Release => "release",
         ToReplica::Probe => "probe",
     }

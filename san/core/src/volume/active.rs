@@ -41,6 +41,8 @@ pub(super) struct Group<D> {
 pub(super) struct Active<D> {
     pub(super) ownership: Epoch,
     pub(super) groups: Vec<Group<D>>,
+    /// The volume's size, in blocks, when members last were told to keep the epoch (rule P5).
+    remembered: u64,
     pub(super) sessions: Vec<ReplicaSession<D>>,
     pub(super) jobs: Jobs<D>,
     pub(super) exclusion: Exclusion,
@@ -87,6 +89,7 @@ impl<D: Clone> Active<D> {
         let mut active = Active {
             ownership,
             groups: Vec::new(),
+            remembered: record.blocks,
             sessions,
             jobs: Jobs::default(),
             exclusion: Exclusion::default(),
@@ -456,6 +459,7 @@ impl<D: Clone> Active<D> {
         let record = c.record().expect("it owns the volume");
         if record.groups[session.group.0 as usize].in_sync.contains(&session.replica) {
             session.send(c, ToReplica::Joined, out);
+            session.remember(c, out);
         }
         session.send_entries(c, self.ownership, pipeline, None, out);
         self.acknowledge(c, now, self.sessions[at].group.0 as usize, out);
@@ -524,7 +528,11 @@ impl<D: Clone> Active<D> {
             .filter(|session| session.is_open() && is_member(session.group, &session.replica))
         {
             session.send(c, ToReplica::Joined, out);
+            if record.blocks > self.remembered {
+                session.remember(c, out);
+            }
         }
+        self.remembered = record.blocks;
         for replica in struck {
             self.abandon(c, now, replica, out);
         }

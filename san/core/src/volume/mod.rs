@@ -336,7 +336,7 @@ impl<D: Clone> Volume<D> {
         }
         match &mut self.role {
             Role::Watch(watch) => {
-                watch.message(from, &message);
+                watch.message(now, from, &message);
                 if self.clients.are_here() {
                     self.tick(now, out);
                 }
@@ -490,7 +490,11 @@ impl<D: Clone> Volume<D> {
         let fences = self.clients.fences_by(id);
         let next = record.taken_over(id, self.clients.claim_it(), fences);
         self.c.propose(now, next, out);
-        self.role = Role::Takeover(Takeover::new(now));
+        let takeover = match &self.role {
+            Role::Watch(watch) => Takeover::watched(now, watch.heard()),
+            Role::Takeover(_) | Role::Active(_) => Takeover::new(now),
+        };
+        self.role = Role::Takeover(takeover);
     }
 
     fn activate(&mut self, now: Moment, out: &mut Vec<Action<D>>) {

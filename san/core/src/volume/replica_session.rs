@@ -307,6 +307,13 @@ impl<D: Clone> ReplicaSession<D> {
         self.out_of_band.is_empty()
     }
 
+    /// Orders a member to keep the record's epoch durably, if it is one of the first group (rule P5).
+    pub(super) fn remember(&self, c: &Context, out: &mut Vec<Action<D>>) {
+        if self.group == GroupIndex(0) && !left_out(Rule::P5) {
+            self.send(c, ToReplica::Remember, out);
+        }
+    }
+
     /// It is time for a heartbeat: what was granted in a takeover is no lease.
     pub(super) fn beat_at_once(&mut self) {
         self.beaten = None;

@@ -49,6 +49,11 @@ pub(super) struct Silence {
     answers: BTreeMap<NodeId, (Moment, Option<BTreeSet<NodeId>>)>,
 }
 
+/// The moment after which a node must be asked if it is not known when it was last heard, and it does not answer now.
+pub(super) fn last_heard(now: Moment, times: &Times) -> Moment {
+    Moment(now.0.saturating_sub(2 * times.answer_ns))
+}
+
 /// A group's members by the nodes that have them, as this node finds them.
 #[derive(Debug, Default)]
 pub(super) struct Members {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::merge::{Merged, Winner, merge};
 use super::replica_session::{ReplicaSession, SessionState};
-use super::silence::{Members, Verdict};
+use super::silence::{Members, Verdict, last_heard};
 use super::{Action, Context, Status};
 use crate::ids::{Epoch, NodeId, Position, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
@@ -31,6 +31,10 @@ pub(super) struct Takeover<D> {
     stage: TakeoverStage,
     /// When the stage began.
     since: Moment,
+    /// When members were first sealed, and when each replica was last heard before that: one that has not answered since may have been
+    /// silent for longer, and what its node answered about that counts (rule S1Anew).
+    begun: Moment,
+    heard: BTreeMap<ReplicaId, Moment>,
     pub(super) sessions: Vec<ReplicaSession<D>>,
     pub(super) reports: BTreeMap<ReplicaId, SealReport>,
     /// Members that have lost something.
@@ -75,6 +79,8 @@ impl<D: Clone> Takeover<D> {
         Takeover {
             stage: TakeoverStage::Claiming,
             since: now,
+            begun: now,
+            heard: BTreeMap::new(),
             sessions: Vec::new(),
             reports: BTreeMap::new(),
             damaged: BTreeSet::new(),
@@ -87,6 +93,11 @@ impl<D: Clone> Takeover<D> {
             yields: false,
             turn: 0,
         }
+    }
+
+    /// For a node that has watched the volume: when it last heard of each replica.
+    pub(super) fn watched(now: Moment, heard: &BTreeMap<ReplicaId, Moment>) -> Takeover<D> {
+        Takeover { heard: heard.clone(), ..Takeover::new(now) }
     }
 
     /// For a recovery by force: a person has chosen the survivors of these groups.
@@ -147,6 +158,7 @@ impl<D: Clone> Takeover<D> {
 
     fn make_links(&mut self, c: &Context, now: Moment) {
         let Some(record) = c.record() else { return };
+        self.begun = now;
         for (index, group) in (0..).zip(&record.groups) {
             for replica in &group.in_sync {
                 let mut session =
@@ -287,7 +299,7 @@ impl<D: Clone> Takeover<D> {
             let members = groups.entry(session.group).or_default();
             members.all.push(session.node);
             if !has_said(session) {
-                members.without(session.node, session.last_answer, &c.ended);
+                members.without(session.node, self.last_heard(c, session), &c.ended);
             }
         }
         for members in groups.into_values() {
@@ -306,6 +318,14 @@ impl<D: Clone> Takeover<D> {
             }
         }
         true
+    }
+
+    /// When the last message of a member arrived, in this takeover or before.
+    fn last_heard(&self, c: &Context, session: &ReplicaSession<D>) -> Moment {
+        if session.last_answer > self.begun {
+            return session.last_answer;
+        }
+        self.heard.get(&session.replica).copied().unwrap_or(last_heard(self.begun, &c.times))
     }
 
     /// Compares the reports, if all have arrived that will arrive.

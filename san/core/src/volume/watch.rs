@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::silence::{Members, Verdict};
+use super::silence::{Members, Verdict, last_heard};
 use super::{Action, Context};
 use crate::ids::{Epoch, Incarnation, NodeId, ReplicaId};
 use crate::lease::Moment;
@@ -34,6 +34,8 @@ pub(super) struct Watch {
     /// How often they were probed. At the first probe a connection may be missing.
     rounds: u32,
     answers: BTreeMap<ReplicaId, u64>,
+    /// When the last message of each replica arrived.
+    heard: BTreeMap<ReplicaId, Moment>,
     /// Replicas whose device has failed or whose store is damaged. They send no other answer.
     failed: BTreeSet<ReplicaId>,
 }
@@ -65,11 +67,13 @@ impl Watch {
             asked: None,
             rounds: 0,
             answers: BTreeMap::new(),
+            heard: BTreeMap::new(),
             failed: BTreeSet::new(),
         }
     }
 
-    pub(super) fn message<D>(&mut self, from: &FromReplica, message: &ToOwner<D>) {
+    pub(super) fn message<D>(&mut self, now: Moment, from: &FromReplica, message: &ToOwner<D>) {
+        self.heard.insert(from.replica, now);
         match message {
             ToOwner::Probed { quiet_ns, .. } => {
                 self.answers.insert(from.replica, *quiet_ns);
@@ -80,6 +84,11 @@ impl Watch {
             }
             _ => {}
         }
+    }
+
+    /// When the last message of each replica arrived, as far as this node knows.
+    pub(super) fn heard(&self) -> &BTreeMap<ReplicaId, Moment> {
+        &self.heard
     }
 
     /// It is not taken over before this moment.
@@ -109,6 +118,11 @@ impl Watch {
             return false;
         }
         if attached {
+            // A member that has fallen silent since has not answered.
+            let heard = &self.heard;
+            self.answers.retain(|replica, _| {
+                heard.get(replica).is_some_and(|then| now.since(*then) < 2 * c.times.resend_ns)
+            });
             if now >= self.not_before && (left_out(Rule::P4) || self.have_answered(c, record, now)) {
                 match self.judge(c, now, true, out) {
                     Verdict::Without | Verdict::Tie => return true,
@@ -172,7 +186,7 @@ impl Watch {
         let record = swap.settled();
         let owner = record.owner.node;
         // Since when members are silent is not known here.
-        let last_answer = Moment(now.0.saturating_sub(2 * times.answer_ns));
+        let last_answer = last_heard(now, times);
         let mut worst = Verdict::Without;
         for group in &record.groups {
             let all: Vec<NodeId> = group.in_sync.iter().map(|replica| record.homes[replica]).collect();

@@ -198,6 +198,7 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
             from
         }),
         Just(ToReplica::Joined),
+        Just(ToReplica::Remember),
         Just(ToReplica::Release),
         Just(ToReplica::Probe),
     ]

@@ -452,3 +452,22 @@ pub(super) fn device_goes_back_before_its_removal(world: &mut World) {
     world.pass_until(6_000, |world| members(world).len() == 2);
     world.check_members();
 }
+
+/// The volume gets a second group, which a client writes to; the first group gets no write. Then all nodes are stopped, and the configuration
+/// store is restored from a copy of before the growth.
+pub(super) fn grown_and_restored(world: &mut World) {
+    world.begin(0);
+    let old = world.record().clone();
+    super::stalls::grow_by_a_group(world);
+    let newest = world.record().clone();
+    (0..2).for_each(|node| world.kill(node, false));
+    world.config.push(old);
+    (0..2).for_each(|node| world.start(node));
+    world.place(1, 1);
+    world.pass(600);
+    world.must(world.is(1, Status::Blocked), "it is not served with its former size");
+    world.config.push(newest);
+    world.pass_until(1_000, |world| world.is(1, Status::Watching));
+    world.place(1, 1);
+    world.pass_until(1_000, |world| world.serves(1));
+}

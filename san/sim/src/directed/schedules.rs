@@ -361,6 +361,13 @@ pub const SCHEDULES: &[Schedule] = &[
     },
     Schedule { name: "grown again", rule: None, nodes: 2, copies: 2, drive: losses::grown_again },
     Schedule {
+        name: "a store restored from a copy of before the volume grew",
+        rule: Some(Rule::P5),
+        nodes: 2,
+        copies: 2,
+        drive: losses::grown_and_restored,
+    },
+    Schedule {
         name: "damaged, and ahead",
         rule: None,
         nodes: 2,

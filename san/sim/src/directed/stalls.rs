@@ -191,6 +191,11 @@ pub(super) fn returned_and_restarted(world: &mut World) {
 /// A group that is new is served by the owner that made it.
 pub(super) fn grown(world: &mut World) {
     world.begin(0);
+    grow_by_a_group(world);
+}
+
+/// Node 0, which serves the volume, adds a group to it, and a client writes and reads there.
+pub(super) fn grow_by_a_group(world: &mut World) {
     let new = ReplicaId(1_001);
     world.nodes[0].stores.insert(new, new_store(new, false));
     let life = world.nodes[0].process.as_ref().expect("it runs").life;
