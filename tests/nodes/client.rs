@@ -373,6 +373,11 @@ impl Writers {
         }
     }
 
+    /// How many writes were acknowledged, counted on.
+    pub(crate) fn done(&self) -> Arc<AtomicU64> {
+        self.done.clone()
+    }
+
     pub(crate) fn join(self) -> Journal {
         for thread in self.threads {
             thread.join().expect("what it reads is what it wrote");

@@ -4,4 +4,5 @@ pub(crate) mod client;
 pub(crate) mod device;
 mod moves;
 pub(crate) mod node;
+mod restart;
 pub(crate) mod volume;

@@ -163,3 +163,34 @@ fn a_member_that_has_fallen_silent_since_it_was_probed_does_not_count_as_reached
     driven.pass(6 * LEASE);
     assert_eq!(driven.record.owner, owner(2), "they run, reach each other, and have more copies");
 }
+
+#[test]
+fn a_member_whose_process_is_about_to_end_leaves_the_set_although_it_still_answers() {
+    let mut driven = Driven::active(record(1, &[1, 2, 3]));
+    driven.step(Event::Ended(NodeId(2)));
+    driven.pass(LEASE / 8);
+    assert_eq!(driven.members(), [1, 3]);
+}
+
+#[test]
+fn a_member_that_is_about_to_end_is_excluded_although_it_answers_while_others_are_asked() {
+    let mut driven = Driven::active(record(1, &[1, 2, 3]));
+    // It was heard a moment ago, so the other one is asked first.
+    driven.pass(LEASE / 4);
+    driven.step(Event::Ended(NodeId(2)));
+    driven.pass(LEASE / 4);
+    assert_eq!(driven.members(), [1, 3]);
+}
+
+#[test]
+fn a_node_that_takes_over_from_an_owner_that_is_about_to_end_excludes_its_copy_soon() {
+    for of in [&[1, 2][..], &[1, 2, 3]] {
+        let mut driven = Driven::new(record(1, of));
+        driven.step(Event::Ended(NodeId(2)));
+        driven.step(Event::Fence);
+        driven.tick();
+        assert_eq!(driven.volume.status(), Status::Active);
+        let others: Vec<u32> = of.iter().copied().filter(|node| *node != 2).collect();
+        assert_eq!(driven.members(), others);
+    }
+}

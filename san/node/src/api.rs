@@ -21,6 +21,7 @@
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
+//! | `POST /v1/nodes/{name}/restart` | the node hands its volumes over and starts again |
 //! | `POST /v1/nodes/{name}/renew` | |
 //! | `DELETE /v1/nodes/{name}` | |
 //! | `POST /v1/test-faults` | [`TestFault`], in clusters for development |
@@ -220,6 +221,12 @@ fn router(node: Node) -> Router {
             "/v1/nodes/{name}/drain",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(drain): Said<Drain>| {
                 node.drain_node(&name, drain).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/nodes/{name}/restart",
+            post(async |State(node): State<Node>, Path(name): Path<String>| {
+                node.restart_node(&name).await.map(Json)
             }),
         )
         .route(

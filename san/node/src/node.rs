@@ -37,6 +37,7 @@ mod clocks;
 mod connection;
 mod error;
 mod forward;
+mod leaving;
 mod life;
 mod limits;
 mod links;
@@ -159,6 +160,8 @@ pub(crate) struct NodeState {
     pub(crate) refusals: Refusals,
     /// Volumes of which an attach was ordered here.
     fenced: BTreeSet<u64>,
+    /// The incarnations of nodes that stop, as the loops were told.
+    stopping: BTreeMap<u32, u64>,
     pub(crate) loops: Vec<LoopState>,
     state_requests: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the number of the command.
@@ -219,6 +222,10 @@ struct Inner {
     api: Connections,
     /// Reads of the configuration that tasks share.
     reading: reading::Reading,
+    /// The node ends by order, and takes no more clients.
+    leaving: watch::Sender<bool>,
+    /// It is to be restarted.
+    restart: Notify,
     /// The configuration has changed, as far as this node knows.
     changed: Notify,
     /// Something of what is waited for may have happened.
@@ -293,6 +300,8 @@ impl Node {
             state,
             api: Connections::default(),
             reading: reading::Reading::default(),
+            leaving: watch::Sender::default(),
+            restart: Notify::new(),
             changed,
             happened,
         };
@@ -357,6 +366,11 @@ impl Node {
     /// The loop to which a volume belongs.
     fn loop_of(&self, volume: u64) -> &LoopSender {
         &self.0.loops[(volume % self.0.loops.len() as u64) as usize]
+    }
+
+    /// Until it was ordered, by the API, that the process of this node is replaced by another one.
+    pub async fn restart_ordered(&self) {
+        self.0.restart.notified().await;
     }
 
     /// Everything stops.

@@ -20,7 +20,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 23] = [
+const ROUTES: [Route; 24] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     (
@@ -94,6 +94,13 @@ const ROUTES: [Route; 23] = [
         of::<u32>,
     ),
     ("post", "/v1/nodes/{name}/drain", "Empty a node", Some(of::<Drain>), of::<()>),
+    (
+        "post",
+        "/v1/nodes/{name}/restart",
+        "Hand the volumes of this node over and restart its process",
+        None,
+        of::<()>,
+    ),
     ("post", "/v1/nodes/{name}/renew", "Renew the certificate of this node", None, of::<()>),
     ("delete", "/v1/nodes/{name}", "Remove a node that is empty", None, of::<()>),
     (

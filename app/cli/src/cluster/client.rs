@@ -53,8 +53,7 @@ impl Failed {
         print_error(self.exit, &self.message)
     }
 
-    /// Why a request for one of several volumes failed.
-    #[cfg(test)]
+    /// A failure that no node has reported.
     pub(crate) fn new(exit: Exit, message: String, is_for_all: bool) -> Failed {
         Failed { exit, message, is_for_all }
     }

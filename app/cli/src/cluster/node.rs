@@ -4,6 +4,7 @@ use loadline_san_node::node::manage::{Drain, StatusView};
 
 use crate::cluster::client::{Api, escaped, print_json};
 use crate::cluster::moves::{self, Wait};
+use crate::cluster::restart::{self, Restart};
 use crate::output::print_line;
 use crate::process::exit::Exit;
 
@@ -46,6 +47,15 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+    /// Restart nodes one after the other: each hands its volumes over, restarts its process, and is waited for until all copies of all
+    /// volumes are in sync again.
+    ///
+    /// Use this command after an upgrade: a node that restarts runs the program that is installed then. Clients over the network are
+    /// disconnected when their volume moves, and connect to another node; virtual machines of the node's host wait until it is back.
+    #[command(after_help = "Examples:\n  \
+        loadline node restart --all\n  \
+        loadline node restart node-3 --leave-volumes")]
+    Restart(Restart),
     /// Remove a node that is empty from the cluster. Its process ends.
     Remove {
         /// The name of the node.
@@ -68,6 +78,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Renew { name, api } => api
             .post(&format!("/v1/nodes/{}/renew", escaped(&name)), ())
             .map(|(): ()| api.done(&format!("the certificate of node {name} is renewed"))),
+        Command::Restart(args) => restart::run(&args),
         Command::Remove { name, api } => api
             .delete(&format!("/v1/nodes/{}", escaped(&name)))
             .map(|(): ()| api.done(&format!("node {name} is removed from the cluster"))),

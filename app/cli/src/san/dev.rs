@@ -215,6 +215,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 incarnation: 0,
                 certificates: Vec::new(),
                 draining: false,
+                stopping: false,
             };
             let settings = NodeSettings {
                 name: name.clone(),

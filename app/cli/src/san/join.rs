@@ -116,6 +116,7 @@ pub(super) fn join(args: &Join) -> Exit {
         incarnation: 0,
         certificates: Vec::new(),
         draining: false,
+        stopping: false,
     };
     let settings = NodeSettings {
         name: args.name.clone(),

@@ -1,5 +1,6 @@
 //! `loadline san serve`.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub(super) fn serve(args: &Serve) -> Exit {
         std::process::abort();
     }));
     let stop = interrupt::flag();
+    // Its path, before an upgrade puts another file there.
+    let program = std::env::current_exe();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -66,13 +69,43 @@ pub(super) fn serve(args: &Serve) -> Exit {
             Err(why) => return print_error(Exit::Usage, &why.to_string()),
         };
         print_line!("node {} serves", node.name());
-        let ended = tokio::select! {
-            why = serving => print_error(Exit::Failed, &why.to_string()),
-            () = until(&stop) => Exit::Done,
+        let mut serving = std::pin::pin!(serving);
+        let next = tokio::select! {
+            why = &mut serving => Next::End(print_error(Exit::Failed, &why.to_string())),
+            () = until(&stop) => Next::End(Exit::Done),
+            () = node.restart_ordered() => Next::Restart,
         };
+        if !matches!(next, Next::End(Exit::Failed)) {
+            tokio::select! {
+                _ = &mut serving => {}
+                () = node.leave() => {}
+            }
+        }
         node.stop();
-        ended
+        match next {
+            Next::End(exit) => exit,
+            Next::Restart => restart(program),
+        }
     })
+}
+
+/// What comes after a node has served.
+enum Next {
+    End(Exit),
+    Restart,
+}
+
+/// Replaces this process by one of the program at the same path, with the same arguments: perhaps a newer version. Its id stays the same, so
+/// whatever has started it does not notice.
+fn restart(program: std::io::Result<PathBuf>) -> Exit {
+    let why = match program {
+        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
+        Err(why) => why,
+    };
+    print_error(
+        Exit::Failed,
+        &format!("the node has stopped, and its program cannot be started again: {why}. Start the node"),
+    )
 }
 
 /// Starts the node. If its configuration store is on other hosts and does not answer, or refuses this node, the node waits for it: hosts that

@@ -221,6 +221,7 @@ mod tests {
             copies: 2,
             least: 1,
             stripes: 1,
+            lease_ms: 600,
             requires_tls: false,
             health: Some(Health::Unknown),
             in_sync: 2,

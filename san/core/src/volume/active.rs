@@ -85,7 +85,13 @@ impl<D: Clone> Active<D> {
         // A replica that was sealed too late to be compared gets nothing of this ownership: a commit point would commit entries that only
         // this replica holds (rule T1).
         sessions.retain(|session| record.groups[session.group.0 as usize].in_sync.contains(&session.replica));
-        sessions.iter_mut().for_each(ReplicaSession::beat_at_once);
+        for session in &mut sessions {
+            session.beat_at_once();
+            // Its process ends soon, and has reported all the same.
+            if c.ended.contains_key(&session.node) {
+                session.is_silent(c, now);
+            }
+        }
         let mut active = Active {
             ownership,
             groups: Vec::new(),
@@ -352,7 +358,7 @@ impl<D: Clone> Active<D> {
         if !session.is_ours(from) || session.state == SessionState::Failed {
             return;
         }
-        session.last_answer = now;
+        session.heard(c, now);
         match message {
             ToOwner::Welcome(progress) => {
                 if session.state == SessionState::Greeting {

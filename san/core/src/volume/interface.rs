@@ -160,8 +160,8 @@ pub enum Event<D> {
     Merged(Epoch, Job, D),
     /// A command of an operator.
     Command(VolumeCommand),
-    /// The process of another node has ended, as far as is known: its address has refused connections for a while. The volume
-    /// does not wait for its replicas as for silent ones. After a false positive, the replicas return like any that were away.
+    /// The process of another node has ended, as far as is known: its address has refused connections for a while. Or it ends by order,
+    /// soon, and still answers. The volume does not wait for its replicas as for silent ones. After a false positive, the replicas return like any that were away.
     Ended(NodeId),
     /// A process runs on that node again: it accepts connections.
     Started(NodeId),

@@ -203,7 +203,8 @@ impl<D: Clone> ReplicaSession<D> {
     pub(super) fn opened(&mut self, c: &Context, from: &FromReplica, now: Moment, out: &mut Vec<Action<D>>) {
         self.state = SessionState::Open;
         self.process = from.process;
-        (self.last_answer, self.moved, self.unanswered) = (now, now, None);
+        self.heard(c, now);
+        (self.moved, self.unanswered) = (now, None);
         (self.received, self.first_out_of_band) = (Sequence(0), 1);
         self.resend_out_of_band(c, 1, out);
     }
@@ -275,6 +276,13 @@ impl<D: Clone> ReplicaSession<D> {
     /// This process was stopped: what the replica has sent meanwhile is still to be read.
     pub(super) fn wait_anew(&mut self, now: Moment) {
         (self.last_answer, self.moved, self.unanswered) = (now, now, None);
+    }
+
+    /// A message of the replica has arrived. A process that ends soon still answers: it counts as ended.
+    pub(super) fn heard(&mut self, c: &Context, now: Moment) {
+        if !c.ended.contains_key(&self.node) {
+            self.last_answer = now;
+        }
     }
 
     /// The replica will send nothing more. From now on it counts as silent for too long.

@@ -100,6 +100,9 @@ pub struct Node {
     /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
+    /// This life of its process ends by order, soon: other nodes treat it as one that has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
 }
 
 impl Node {

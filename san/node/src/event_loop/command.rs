@@ -125,6 +125,11 @@ pub enum LoopCommand {
     Admit(VolumeId),
     /// The configuration names these: clients that were let in by a certificate which may not use volumes any more are disconnected.
     Accesses(Arc<Accesses>),
+    /// The volume is handed over to another node, which waits for it: it is not served here any more, and its clients are disconnected.
+    /// → [`LoopEvent::Detached`]
+    HandOver(VolumeId),
+    /// This life of another node's process ends by order, soon: it counts as ended, although it still answers.
+    Ends(NodeId),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
@@ -265,6 +270,8 @@ pub struct VolumeState {
     pub id: VolumeId,
     /// Its clients here.
     pub clients: usize,
+    /// Of these, those that reach the volume at this node only: by memory that they share with it.
+    pub bound: usize,
     /// Requests that are not answered.
     pub unanswered: usize,
     /// Replicas that are coming back, with the blocks that are still to be copied.

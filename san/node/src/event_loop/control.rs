@@ -63,6 +63,8 @@ impl EventLoop {
                 }
                 self.step_volume(id, Event::Detach);
             }
+            LoopCommand::HandOver(id) => self.hand_over(id),
+            LoopCommand::Ends(node) => self.peers.ends(node),
             LoopCommand::Volume(id, number, command, claim) => {
                 let is_claim = |record: &Record| record.history.claims().last().map(|of| of.epoch) == claim;
                 let host = self.volumes.get_mut(id);
@@ -154,7 +156,7 @@ impl EventLoop {
 
     fn state(&self) -> LoopState {
         LoopState {
-            volumes: self.volumes.states(),
+            volumes: self.volumes.states(|id| self.front_ends.bound(id)),
             clients: self.front_ends.len(),
             replicas: self.replicas.states(),
             scrubs: self.replicas.scrubs(),

@@ -13,7 +13,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_device::pool::Pool;
 use loadline_san_device::uring::{For, Uring};
 use loadline_san_export::block::BlockRequest;
-use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::session::{Attachment, Next, QueueWatch, Receiving, Session as _, SessionEnd};
 use loadline_san_transport::socket;
 
@@ -63,6 +63,14 @@ pub(super) struct FrontEnds {
 impl FrontEnds {
     pub(super) fn len(&self) -> usize {
         self.clients.len()
+    }
+
+    /// How many clients reach a volume at this node only.
+    pub(super) fn bound(&self, volume: VolumeId) -> usize {
+        let is_bound = |client: &&Client| {
+            client.volume == volume && matches!(client.session.protocol().endpoint(), Endpoint::Volume { .. })
+        };
+        self.clients.values().filter(is_bound).count()
     }
 
     /// How many clients have proved nothing.

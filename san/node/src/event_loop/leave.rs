@@ -39,6 +39,15 @@ impl EventLoop {
         (self.report)(LoopEvent::Detached(id));
     }
 
+    /// Another node waits for the volume: what is not answered is dropped, and the leases are released (rule L5).
+    pub(super) fn hand_over(&mut self, id: VolumeId) {
+        self.detached(id, &Why::HandedOver);
+        if let Some(host) = self.volumes.get_mut(id) {
+            host.claims = false;
+        }
+        self.step_volume(id, Event::Detach);
+    }
+
     /// Disconnects those of these clients whose other side has closed the connection. What they have sent and is not read yet is
     /// dropped.
     pub(super) fn disconnect_closed(&mut self, which: impl Fn(&Client) -> bool) {

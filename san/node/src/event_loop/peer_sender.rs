@@ -299,6 +299,11 @@ impl PeerSender {
         self.news.take()
     }
 
+    /// The process there ends by order, soon. What runs there next takes a connection of its own.
+    pub(super) fn ends(&mut self) {
+        self.runs(false);
+    }
+
     fn runs(&mut self, runs: bool) {
         if std::mem::replace(&mut self.runs, runs) != runs {
             self.news = Some(runs);

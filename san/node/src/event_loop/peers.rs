@@ -101,6 +101,14 @@ impl Peers {
         }
     }
 
+    /// The process at this node ends by order, soon.
+    pub(super) fn ends(&mut self, node: NodeId) {
+        if let Some(sender) = self.senders.get_mut(&node) {
+            sender.ends();
+            self.has_unsent = true;
+        }
+    }
+
     /// From now on nothing is exchanged with this node, on purpose.
     pub(super) fn drop_all(&mut self, node: NodeId) {
         self.dropped.insert(node);

@@ -108,11 +108,12 @@ impl Volumes {
         self.hosts.values().any(VolumeHost::is_busy)
     }
 
-    /// How each is.
-    pub(super) fn states(&self) -> Vec<VolumeState> {
+    /// How each is. `bound`: how many of a volume's clients reach it at this node only.
+    pub(super) fn states(&self, bound: impl Fn(VolumeId) -> usize) -> Vec<VolumeState> {
         let state = |(id, host): (&VolumeId, &VolumeHost)| VolumeState {
             id: *id,
             clients: host.clients,
+            bound: bound(*id),
             unanswered: host.volume.unanswered(),
             returning: host.volume.returning(),
             view: host.volume.view(crate::clock::now()),

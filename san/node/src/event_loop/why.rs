@@ -37,6 +37,9 @@ pub(super) enum Why {
     /// The volume was detached.
     #[error("the volume was detached from this node")]
     Detached,
+    /// The node ends by order, and another one serves the volume.
+    #[error("this node stops, and hands the volume over to another node")]
+    HandedOver,
     /// The volume was deleted.
     #[error("the volume was deleted")]
     Deleted,

@@ -60,6 +60,7 @@ impl Trial {
             incarnation: 0,
             certificates: Vec::new(),
             draining: false,
+            stopping: false,
         };
         cluster::join(self.settings(name), node, token)
     }

@@ -51,6 +51,7 @@ pub(super) fn begin_life(
         // Greater than that of any life before, also if the store was restored from an older copy.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         node.incarnation = now.max(node.incarnation + 1);
+        node.stopping = false;
         if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
             return Ok(Some((id, node)));
         }

@@ -90,14 +90,16 @@ impl Node {
             if let Some(address) = node.endpoint(protocol) {
                 let what = format!("{address} ({})", protocol.name());
                 let listener = TcpListener::bind(address).await.map_err(failed(what))?;
-                accepting.spawn(self.clone().accept_network(listener, protocol, clients.clone()));
+                let accepts = self.clone().accept_network(listener, protocol, clients.clone());
+                accepting.spawn(self.clone().unless_it_leaves(accepts));
             }
             let socket = self.0.settings.socket(protocol, "");
             // What a dead process has left. A living one has its addresses too, so this one would not have come so far.
             let _ = std::fs::remove_file(&socket);
             let what = format!("{} ({})", socket.display(), protocol.name());
             let listener = UnixListener::bind(&socket).map_err(failed(what))?;
-            accepting.spawn(self.clone().accept_local(listener, protocol, clients.clone()));
+            let accepts = self.clone().accept_local(listener, protocol, clients.clone());
+            accepting.spawn(self.clone().unless_it_leaves(accepts));
         }
         let this = self.clone();
         Ok(async move {
@@ -110,6 +112,14 @@ impl Node {
                 }
             }
         })
+    }
+
+    /// Accepts clients until the node takes no more.
+    async fn unless_it_leaves(self, accepts: impl Future<Output = ()>) {
+        tokio::select! {
+            () = accepts => {}
+            () = self.is_leaving() => {}
+        }
     }
 
     async fn accept_network(self, listener: TcpListener, protocol: Protocol, rooms: Rooms) {

@@ -8,7 +8,7 @@ mod create;
 mod devices;
 mod faults;
 pub(super) mod growth;
-mod health;
+pub(super) mod health;
 mod local;
 pub(crate) mod no_room;
 mod nodes;

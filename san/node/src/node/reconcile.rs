@@ -83,6 +83,7 @@ impl Node {
                         }
                         Some(_) => {}
                     }
+                    self.follow_stopping();
                     self.report_records(&mut reported);
                     let done = self.reconcile().await;
                     last = done.then_some(revision);

@@ -468,6 +468,9 @@ pub(super) fn all_refuse(world: &mut World) {
     world.pass(8);
     world.step_volume(0, Event::Ended(NodeId(2)));
     others_serve(world);
+    // Connections to them are taken again.
+    world.step_volume(0, Event::Started(NodeId(1)));
+    world.step_volume(0, Event::Started(NodeId(2)));
 }
 
 fn cut_off(world: &mut World, between: u64) {

@@ -359,6 +359,13 @@ pub const SCHEDULES: &[Schedule] = &[
         copies: 2,
         drive: losses::loss_while_sealing,
     },
+    Schedule {
+        name: "a member that is about to end",
+        rule: None,
+        nodes: 3,
+        copies: 3,
+        drive: stalls::ends_by_order,
+    },
     Schedule { name: "grown again", rule: None, nodes: 2, copies: 2, drive: losses::grown_again },
     Schedule {
         name: "a store restored from a copy of before the volume grew",

@@ -37,6 +37,8 @@ pub(super) fn ended_member(world: &mut World) {
     world.step_volume(homes[0], Event::Ended(NodeId(homes[2] as u32)));
     world.pass_until(10, |world| members(world) == 1);
     world.after(0, Happening::Start(homes[1]));
+    // It takes a connection.
+    world.step_volume(homes[0], Event::Started(NodeId(homes[2] as u32)));
     world.pass_until(2_000, |world| members(world) == 3);
 }
 
@@ -347,4 +349,25 @@ pub(super) fn left_out_and_hung(world: &mut World) {
     world.pass_until(2_000, |world| world.is(bare, Status::Equalizing));
     world.hung.insert(replicas[0]);
     world.pass_until(5_000, |world| world.serves(bare));
+}
+
+/// The process of a member is about to end, by order: it leaves the set while it still answers, does not return, ends, and returns when it has
+/// started again. No write waits for it.
+pub(super) fn ends_by_order(world: &mut World) {
+    world.begin(0);
+    let in_sync = |world: &World| world.record().groups[0].in_sync.len();
+    let home = (1..3).find(|node| members_at(world, *node)).expect("another node has one");
+    world.step_volume(0, Event::Ended(NodeId(home as u32)));
+    world.pass_until(100, |world| in_sync(world) == 2);
+    world.pass(400);
+    world.must(in_sync(world) == 2, "it does not return while it is about to end");
+    world.kill(home, false);
+    world.pass(100);
+    world.start(home);
+    world.pass_until(2_000, |world| in_sync(world) == 3);
+}
+
+/// Whether a node has a member of the first group.
+fn members_at(world: &World, node: usize) -> bool {
+    world.record().groups[0].in_sync.iter().any(|replica| world.home(*replica) == node)
 }

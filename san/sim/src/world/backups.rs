@@ -33,7 +33,9 @@ impl World {
     /// A node's process dies, and the copy of a device is put in its place, if another member is whole.
     pub(crate) fn device_goes_back(&mut self, node: usize) {
         let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.is_corrupt()) else { return };
-        if self.went_back.is_empty() && self.lost_writes.is_empty() && self.is_older(replica) {
+        // Of a store that went back no member is left that shows it, if that of a group does not show it either.
+        let store_holds = self.restored.is_none();
+        if store_holds && self.went_back.is_empty() && self.lost_writes.is_empty() && self.is_older(replica) {
             self.crash(node);
             self.put_back(node, replica);
         }

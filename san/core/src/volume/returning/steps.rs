@@ -42,8 +42,10 @@ impl<D: Clone> Active<D> {
         let mut found = Vec::new();
         for (index, group) in (0..).zip(&record.groups) {
             for (replica, departed) in &group.departed {
-                if !self.returning.contains_key(replica) && !waits(replica) {
-                    found.push((*replica, *departed, record.homes[replica], GroupIndex(index)));
+                let home = record.homes[replica];
+                let ended = c.ended.contains_key(&home);
+                if !ended && !self.returning.contains_key(replica) && !waits(replica) {
+                    found.push((*replica, *departed, home, GroupIndex(index)));
                 }
             }
         }

@@ -555,4 +555,4 @@ impl<'a> Judge<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::node) mod tests;

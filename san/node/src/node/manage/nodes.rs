@@ -53,6 +53,19 @@ impl Node {
         }
     }
 
+    /// This node is to be restarted: it hands its volumes over, and then its process is replaced by a new one of the program that is installed
+    /// now. The order is carried out when this has been answered.
+    pub async fn restart_node(&self, name: &str) -> Result<(), ManageError> {
+        self.refresh().await?;
+        let catalog = self.state().catalog.clone();
+        let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(&catalog, name))?;
+        if id != self.id() {
+            return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
+        }
+        self.0.restart.notify_one();
+        Ok(())
+    }
+
     /// A node is to be empty: what it has goes elsewhere, and nothing new comes.
     pub async fn drain_node(&self, name: &str, drain: Drain) -> Result<(), ManageError> {
         self.refresh().await?;

@@ -53,6 +53,8 @@ pub struct VolumeView {
     pub least: u32,
     /// Stripes.
     pub stripes: u32,
+    /// The length of its leases, milliseconds.
+    pub lease_ms: u64,
     /// Clients over the network are let in only by TLS.
     pub requires_tls: bool,
     /// How well it is; nothing while it is being made.
@@ -109,6 +111,10 @@ pub struct NodeView {
     pub endpoints: BTreeMap<String, String>,
     /// New replicas do not come here.
     pub draining: bool,
+    /// Its process ends by order, soon, or has ended so.
+    pub stopping: bool,
+    /// A number that is larger each time its process starts.
+    pub incarnation: u64,
     /// Its devices.
     pub devices: usize,
     /// Replicas that it has.
@@ -225,6 +231,8 @@ impl Node {
                 api: node.api.to_string(),
                 endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), at.to_string())).collect(),
                 draining: node.draining,
+                stopping: node.stopping,
+                incarnation: node.incarnation,
                 devices: catalog.devices.values().filter(|(device, _)| device.node == *id).count(),
                 replicas: catalog.replicas.values().filter(|(replica, _)| replica.node == *id).count(),
                 fault,
@@ -411,6 +419,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         copies: volume.copies,
         least: record.as_ref().map_or(volume.least, |record| record.least),
         stripes: volume.stripes,
+        lease_ms: volume.lease_ms,
         requires_tls: volume.requires_tls,
         health,
         in_sync: fewest.filter(|_| !is_blocked).unwrap_or(0) as u32,

@@ -8,14 +8,14 @@ use crate::node::manage::local::{LocalGroup, LocalMember};
 const VOLUME: u64 = 10;
 
 /// Three nodes, each with a copy (11 to 13) of a volume that node 1 owns at epoch 7, and what they report when all is well.
-pub(in crate::node::manage) struct Cluster {
-    pub(in crate::node::manage) catalog: Catalog,
-    volume: Volume,
-    pub(in crate::node::manage) record: Record,
+pub(in crate::node) struct Cluster {
+    pub(in crate::node) catalog: Catalog,
+    pub(in crate::node) volume: Volume,
+    pub(in crate::node) record: Record,
     pub(in crate::node::manage) reports: Reports,
 }
 
-pub(in crate::node::manage) fn cluster() -> Cluster {
+pub(in crate::node) fn cluster() -> Cluster {
     let mut catalog = Catalog::default();
     let address = "127.0.0.1:1".parse().unwrap();
     let owner = Owner { node: NodeId(1), incarnation: Incarnation(5) };
@@ -46,6 +46,7 @@ pub(in crate::node::manage) fn cluster() -> Cluster {
             incarnation: 5,
             certificates: Vec::new(),
             draining: false,
+            stopping: false,
         };
         catalog.nodes.insert(node, (of, 1));
         let replica = Replica {

@@ -30,6 +30,7 @@ pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
             incarnation: 1,
             certificates: Vec::new(),
             draining: false,
+            stopping: false,
         };
         let path = format!("/dev/{id}").into();
         let device = catalog::Device { node: id, path, bytes, draining: false, replaced_by: None };

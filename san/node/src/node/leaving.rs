@@ -1,0 +1,230 @@
+//! A node that ends by order leaves the cluster in order: clients and writes do not wait until its leases have run out.
+//!
+//! ```text
+//!  no more clients ─▶ in one change of the configuration: it is stopping, and each volume that it owns is attached at another node
+//!                        │                                        │
+//!       owners elsewhere exclude its replicas       it stops serving and releases its leases (rule L5); the other node takes over
+//!                        └───────────────────┬────────────────────┘
+//!                                            ▼
+//!                                  its process ends
+//! ```
+//!
+//! Nothing depends on it: a node that ends before this is done has ended like one that is killed. A volume whose clients share memory with
+//! this node stays: they cannot go elsewhere, and what they have asked and was not answered is carried out by the next process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use loadline_san_core::ids::{NodeId, Owner, VolumeId};
+use loadline_san_core::record::{Record, RecordState};
+use loadline_san_protocol::record;
+
+use super::Node;
+use crate::config::catalog::{self, Catalog, VolumeState, change};
+use crate::config::{Change, ConfigError};
+use crate::event_loop::command::LoopCommand;
+
+/// How long the configuration is waited for.
+const READ: Duration = Duration::from_secs(1);
+/// How long a node that stops waits until its volumes are served elsewhere, and its replicas are excluded.
+const LEAVES: Duration = Duration::from_secs(3);
+/// How long requests of the API have to be answered.
+const ANSWERS: Duration = Duration::from_secs(1);
+/// Volumes that are handed over by one change: a transaction of etcd has 128 operations at most.
+const AT_ONCE: usize = 100;
+
+impl Node {
+    /// Leaves the cluster in order: takes no more clients, hands over the volumes that this node owns, and waits until the others do not need
+    /// it, for a few seconds at most. Afterwards the process is to end. The future that [`Node::start`] has returned must be polled meanwhile.
+    pub async fn leave(&self) {
+        let begun = Instant::now();
+        self.0.leaving.send_replace(true);
+        match tokio::time::timeout(READ, self.give_volumes_away()).await {
+            Ok(Ok(volumes)) => {
+                let is_left = tokio::time::timeout(LEAVES, self.until_not_needed(&volumes)).await.is_ok();
+                let ms = begun.elapsed().as_millis();
+                let what = match volumes.len() {
+                    1 => "1 volume was".into(),
+                    count => format!("{count} volumes were"),
+                };
+                match is_left {
+                    true => tracing::info!("the node stops: {what} handed over in {ms} ms"),
+                    false => tracing::warn!(
+                        "the node stops, although {} after {} s",
+                        self.needed(&volumes).unwrap_or_default(),
+                        LEAVES.as_secs()
+                    ),
+                }
+            }
+            Ok(Err(why)) => tracing::warn!("the node stops without handing its volumes over: {why}"),
+            Err(_) => tracing::warn!(
+                "the node stops without handing its volumes over: the configuration store does not answer"
+            ),
+        }
+        self.api_connections().end(ANSWERS).await;
+    }
+
+    /// Clients are taken no more.
+    pub(super) async fn is_leaving(&self) {
+        let mut leaving = self.0.leaving.subscribe();
+        let _ = leaving.wait_for(|leaving| *leaving).await;
+    }
+
+    /// Writes into the configuration who is to have each volume that this node owns, and stops serving them. Returns these volumes.
+    async fn give_volumes_away(&self) -> Result<BTreeSet<u64>, ConfigError> {
+        self.refresh().await?;
+        self.refresh_loops().await;
+        let alive = self.alive().await;
+        let bound: BTreeSet<u64> = {
+            let state = self.state();
+            let volumes = state.loops.iter().flat_map(|of| &of.volumes);
+            volumes.filter(|volume| volume.bound > 0).map(|volume| volume.id.0).collect()
+        };
+        let me = self.0.me;
+        let ordered = self.config().call(move |store| {
+            'tries: for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let heirs = heirs(&catalog, me, &bound, &alive);
+                let mut moves: Vec<Change> = Vec::new();
+                for (id, heir) in &heirs {
+                    let (volume, version) = &catalog.volumes[id];
+                    let next = catalog::Volume { attached: Some(*heir), ..volume.clone() };
+                    moves.push(change(format!("volume/{id}"), Some(*version), &next));
+                }
+                let Some((node, version)) = catalog.nodes.get(&me.node.0) else { return Ok(BTreeSet::new()) };
+                if node.incarnation != me.incarnation.0 {
+                    return Ok(BTreeSet::new());
+                }
+                // The others are told when all is written: a volume of which they do not know yet would be taken over by any of them.
+                let stops = catalog::Node { stopping: true, ..node.clone() };
+                let stops = change(format!("node/{}", me.node.0), Some(*version), &stops);
+                let first = moves.len().saturating_sub(AT_ONCE - 1);
+                let last: Vec<Change> = moves.drain(first..).chain([stops]).collect();
+                for some in moves.chunks(AT_ONCE).chain([&last[..]]) {
+                    if !store.commit(some)? {
+                        continue 'tries;
+                    }
+                }
+                return Ok(heirs.into_keys().collect());
+            }
+            Err(ConfigError::Contended)
+        });
+        let volumes: BTreeSet<u64> = ordered.await?;
+        for id in &volumes {
+            self.loop_of(*id).give(LoopCommand::HandOver(VolumeId(*id)));
+        }
+        Ok(volumes)
+    }
+
+    /// Until these volumes are served elsewhere, and no owner elsewhere needs a replica of this node.
+    async fn until_not_needed(&self, volumes: &BTreeSet<u64>) {
+        let mut changes = self.config().changes();
+        while self.refresh().await.is_err() || self.needed(volumes).is_some() {
+            changes.within(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Why this node is needed still, in words.
+    fn needed(&self, volumes: &BTreeSet<u64>) -> Option<String> {
+        let me = self.0.me;
+        let state = self.state();
+        let records = state.catalog.records.iter();
+        let mut records = records.filter_map(|(id, stored)| Some((*id, record::decode(&stored.value).ok()?)));
+        records.find_map(|(id, record)| {
+            let (volume, _) = state.catalog.volumes.get(&id)?;
+            let is_here = record.owner == me;
+            if volumes.contains(&id) && (is_here || record.state != RecordState::Active) {
+                return Some(format!("volume {} is not served by another node yet", volume.name));
+            }
+            let owner = state.catalog.nodes.get(&record.owner.node.0);
+            let (owner, _) =
+                owner.filter(|(node, _)| node.incarnation == record.owner.incarnation.0 && !node.stopping)?;
+            let counts = !is_here && volume.attached.is_some() && can_be_spared(&record, me.node);
+            let name = &volume.name;
+            counts.then(|| {
+                format!("{}, which owns volume {name}, counts on this node's copy still", owner.name)
+            })
+        })
+    }
+
+    /// The nodes that stop are told to the loops, and volumes that such a node has handed over to this one are taken over.
+    pub(super) fn follow_stopping(&self) {
+        let mut state = self.state();
+        let catalog = &state.catalog;
+        let stopping = |node: u32| {
+            let (node, _) = catalog.nodes.get(&node).filter(|(of, _)| of.stopping)?;
+            Some(node.incarnation)
+        };
+        let stop: Vec<(u32, u64)> =
+            catalog.nodes.keys().filter_map(|id| Some((*id, stopping(*id)?))).collect();
+        if stop.is_empty() {
+            return;
+        }
+        let handed = |(id, stored): (&u64, &crate::config::Stored)| {
+            let (volume, _) = catalog.volumes.get(id)?;
+            let is_mine = volume.state == VolumeState::Ready && volume.attached == Some(self.id());
+            let record = record::decode(&stored.value).ok().filter(|_| is_mine)?;
+            let owner = record.owner;
+            let is_handed =
+                owner.node != self.0.me.node && stopping(owner.node.0) == Some(owner.incarnation.0);
+            (is_handed && state.volumes.contains_key(id)).then_some(*id)
+        };
+        let handed: Vec<u64> = catalog.records.iter().filter_map(handed).collect();
+        for (node, incarnation) in stop {
+            if node != self.id() && state.stopping.insert(node, incarnation) != Some(incarnation) {
+                let node = NodeId(node);
+                self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Ends(node)));
+            }
+        }
+        for id in handed {
+            if state.fenced.insert(id) {
+                self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
+            }
+        }
+    }
+}
+
+/// Which node is to have each volume that a node owns, and that is attached: one that runs and has most of its replicas in sync; of several such
+/// nodes the one that gets fewest. A volume that no other node has a part of stays.
+fn heirs(
+    catalog: &Catalog,
+    me: Owner,
+    bound: &BTreeSet<u64>,
+    alive: &BTreeMap<u32, bool>,
+) -> BTreeMap<u64, u32> {
+    let runs = |node: u32| {
+        alive.get(&node) == Some(&true) && catalog.nodes.get(&node).is_some_and(|(of, _)| !of.stopping)
+    };
+    let mut given: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut heirs = BTreeMap::new();
+    for (id, stored) in &catalog.records {
+        let Some((volume, _)) = catalog.volumes.get(id) else { continue };
+        let Ok(record) = record::decode(&stored.value) else { continue };
+        let is_served = volume.state == VolumeState::Ready && volume.attached.is_some();
+        if !is_served || record.owner != me || bound.contains(id) {
+            continue;
+        }
+        let mut parts: BTreeMap<u32, usize> = BTreeMap::new();
+        for (_, node) in record.members().filter(|(_, node)| node.0 != me.node.0 && runs(node.0)) {
+            *parts.entry(node.0).or_default() += 1;
+        }
+        let few = |node: &u32| given.get(node).copied().unwrap_or(0);
+        let heir = parts.iter().min_by_key(|(node, count)| (std::cmp::Reverse(**count), few(node), **node));
+        if let Some((heir, _)) = heir.map(|(node, count)| (*node, *count)) {
+            *given.entry(heir).or_default() += 1;
+            heirs.insert(*id, heir);
+        }
+    }
+    heirs
+}
+
+/// Whether an owner still counts on replicas of a node that others could do without: some group has one in sync beside others.
+fn can_be_spared(record: &Record, node: NodeId) -> bool {
+    record.groups.iter().any(|group| {
+        let here = group.in_sync.iter().filter(|replica| record.homes.get(replica) == Some(&node)).count();
+        here > 0 && here < group.in_sync.len()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Nodes that end by order, and nodes that are restarted one after the other, while clients write.
+
+mod nodes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nodes::Cluster;
+use nodes::client::Writers;
+
+/// Long: what waits for leases, or for the time after which a volume without an owner is taken over, is noticed.
+const LEASE: &str = "5s";
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn count(text: &str, part: &str) -> usize {
+    text.matches(part).count()
+}
+
+/// The longest time in which no write was acknowledged while something else is done.
+fn longest_pause(writers: &Writers, during: impl FnOnce()) -> Duration {
+    let (done, stop) = (writers.done(), Arc::new(AtomicBool::new(false)));
+    let until = stop.clone();
+    let watch = std::thread::spawn(move || {
+        let (mut last, mut at, mut longest) = (0, Instant::now(), Duration::ZERO);
+        while !until.load(Ordering::Relaxed) {
+            let now = done.load(Ordering::Relaxed);
+            if now != last {
+                longest = longest.max(at.elapsed());
+                (last, at) = (now, Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        longest.max(at.elapsed())
+    });
+    during();
+    stop.store(true, Ordering::Relaxed);
+    watch.join().expect("it only counts")
+}
+
+#[test]
+fn a_node_that_is_stopped_hands_its_volumes_over_and_no_client_waits_for_leases() {
+    let mut cluster = Cluster::start_with(3, &["--lease", LEASE], "");
+    for (copies, node) in [("2", "node-1"), ("3", "node-1"), ("3", "node-2")] {
+        let name = format!("disk-{copies}-{node}");
+        cluster.loadline(&["volume", "create", &name, "--size", "32MiB", "--copies", copies, "--at", node]);
+        cluster.loadline(&["volume", "attach", &name, "--node", node]);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let volumes = ["disk-2-node-1", "disk-3-node-1", "disk-3-node-2"];
+    let writers: Vec<Writers> =
+        volumes.iter().map(|name| Writers::start(&cluster.addresses(), name, 2, stop.clone())).collect();
+    writers.iter().for_each(|writers| writers.wait_for(200));
+    let begun = Instant::now();
+    let pause = longest_pause(&writers[0], || {
+        cluster.signal(1, "TERM");
+        cluster.wait_until_gone(1);
+        writers.iter().for_each(|writers| writers.wait_for(200));
+    });
+    let log = cluster.log(1);
+    assert_eq!(count(&log, "2 volumes were handed over"), 1, "{log}");
+    println!("{pause:?} without a write, {:?} for all: {log}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "nothing waits for a lease: {:?}", begun.elapsed());
+    for name in volumes {
+        assert_ne!(cluster.loadline_at(2, &["volume", "show", name]).contains("owner     node-1"), true);
+    }
+    cluster.start_node(1);
+    volumes.iter().for_each(|name| _ = cluster.wait_until(name, "healthy", LIMIT));
+    stop.store(true, Ordering::Relaxed);
+    for (name, writers) in volumes.iter().zip(writers) {
+        writers.join().check(&cluster.addresses(), name);
+    }
+}
+
+#[test]
+fn all_nodes_are_restarted_one_after_the_other_and_no_write_is_lost() {
+    let cluster = Cluster::start_with(3, &["--lease", LEASE], "");
+    for node in ["node-1", "node-2", "node-3"] {
+        let name = format!("of-{node}");
+        cluster.loadline(&["volume", "create", &name, "--size", "32MiB", "--copies", "3", "--at", node]);
+        cluster.loadline(&["volume", "attach", &name, "--node", node]);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let volumes = ["of-node-1", "of-node-2", "of-node-3"];
+    let writers: Vec<Writers> =
+        volumes.iter().map(|name| Writers::start(&cluster.addresses(), name, 2, stop.clone())).collect();
+    writers.iter().for_each(|writers| writers.wait_for(200));
+    let mut printed = String::new();
+    let pause = longest_pause(&writers[0], || printed = cluster.loadline(&["node", "restart", "--all"]));
+    println!("{pause:?} without a write: {printed}");
+    assert!(printed.contains("3 nodes were restarted, one after the other"), "{printed}");
+    for (node, name) in (1..=3).zip(volumes) {
+        let log = cluster.log(node);
+        assert_eq!(count(&log, "1 volume was handed over"), 1, "{log}");
+        assert_eq!(cluster.owner(name), node, "it is attached there again");
+    }
+    writers.iter().for_each(|writers| writers.wait_for(200));
+    stop.store(true, Ordering::Relaxed);
+    for (name, writers) in volumes.iter().zip(writers) {
+        writers.join().check(&cluster.addresses(), name);
+    }
+}
+
+#[test]
+fn a_node_is_not_restarted_while_clients_would_wait_for_it() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "one", "--size", "16MiB", "--copies", "1", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "one", "--node", "node-1"]);
+    let (code, text) = cluster.try_loadline(&["node", "restart", "node-1"]);
+    assert!(code == 1 && text.contains("one") && text.contains("--force"), "{code}: {text}");
+    let (code, text) = cluster.try_loadline(&["node", "restart", "node-9"]);
+    assert!(code == 2 && text.contains("node-1, node-2, node-3"), "{code}: {text}");
+    let (code, text) = cluster.try_loadline(&["node", "restart", "node-1", "node-1"]);
+    assert!(code == 2 && text.contains("named twice"), "{code}: {text}");
+    let (code, _) = cluster.try_loadline(&["node", "restart"]);
+    assert_eq!(code, 2);
+    // It comes back with the volume.
+    cluster.loadline(&["node", "restart", "node-1", "--force"]);
+    cluster.wait_until("one", "healthy", LIMIT);
+    // Another node is away.
+    cluster.kill(3);
+    let (code, text) = cluster.try_loadline(&["node", "restart", "node-2", "--limit", "1s"]);
+    assert!(code == 1 && text.contains("node node-3 answers again"), "{code}: {text}");
+}
