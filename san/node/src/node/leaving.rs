@@ -133,7 +133,10 @@ impl Node {
         records.find_map(|(id, record)| {
             let (volume, _) = state.catalog.volumes.get(&id)?;
             let is_here = record.owner == me;
-            if volumes.contains(&id) && (is_here || record.state != RecordState::Active) {
+            // The node that was to have it may be stopping by now, as when a whole cluster is stopped.
+            let heir = volume.attached.and_then(|heir| state.catalog.nodes.get(&heir));
+            let is_awaited = volumes.contains(&id) && heir.is_some_and(|(heir, _)| !heir.stopping);
+            if is_awaited && (is_here || record.state != RecordState::Active) {
                 return Some(format!("volume {} is not served by another node yet", volume.name));
             }
             let owner = state.catalog.nodes.get(&record.owner.node.0);
