@@ -21,6 +21,7 @@
 //! | `links` | connections between nodes, protected as the cluster is configured |
 //! | `security` | this node's identity |
 //! | `probe` | whether other nodes accept the certificate of this one |
+//! | [`Pulse`] | when this node serves, and whether a part of it hangs |
 //! | [`NodeError`] | why a node does not serve |
 //! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
@@ -46,6 +47,7 @@ pub mod manage;
 mod moving;
 mod news;
 mod probe;
+mod pulse;
 pub(crate) mod reach;
 mod reading;
 mod reconcile;
@@ -91,6 +93,7 @@ use clocks::ClockRefusals;
 pub(crate) use clocks::Refused;
 pub use error::NodeError;
 use life::{begin_life, cluster_id, spin, start_loop, who_is};
+pub use pulse::Pulse;
 use refusals::Refusals;
 use security::Security;
 use sessions::Sessions;
@@ -139,6 +142,8 @@ pub(crate) struct NodeState {
     /// How often applying the configuration was begun, and how often it was finished.
     begun: u64,
     ended: u64,
+    /// The configuration was read and applied once.
+    applied: bool,
     /// Volumes that are not attached, and that are owned here while their copies move.
     claimed: BTreeSet<u64>,
     /// Replicas that are to leave and could not, and since when.

@@ -14,9 +14,14 @@ use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::log::LogArgs;
+use crate::process::notify::Manager;
 
 /// How long after the configuration store did not answer it is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a node that waits for its configuration store may take until it is ready, from each of its reports on. One attempt takes less.
+const STARTS: Duration = Duration::from_secs(90);
+/// In the time after which a service manager ends a silent node, the node is checked so many times.
+const CHECKS: u32 = 4;
 
 /// Run a node.
 #[derive(clap::Args)]
@@ -57,25 +62,44 @@ pub(super) fn serve(args: &Serve) -> Exit {
     let stop = interrupt::flag();
     // Its path, before an upgrade puts another file there.
     let program = std::env::current_exe();
+    let manager = Manager::of_environment();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(why) => return print_error(Exit::Failed, &why.to_string()),
     };
     runtime.block_on(async {
-        let (node, serving) = match start(settings, &stop).await {
+        let (node, serving) = match start(settings, &stop, &manager).await {
             Ok(Some(started)) => started,
-            Ok(None) => return Exit::Done,
-            Err(why) => return print_error(Exit::Usage, &why.to_string()),
+            Ok(None) => {
+                manager.stopping("stops");
+                return Exit::Done;
+            }
+            Err(why) => {
+                manager.status(&why.to_string());
+                return print_error(Exit::Usage, &why.to_string());
+            }
         };
         print_line!("node {} serves", node.name());
         let mut serving = std::pin::pin!(serving);
         let next = tokio::select! {
-            why = &mut serving => Next::End(print_error(Exit::Failed, &why.to_string())),
-            () = until(&stop) => Next::End(Exit::Done),
-            () = node.restart_ordered() => Next::Restart,
+            why = &mut serving => {
+                manager.stopping(&why.to_string());
+                // Of a node that was removed on purpose nothing is to be started again.
+                let exit = if matches!(why, NodeError::Removed(_)) { Exit::Done } else { Exit::Failed };
+                Next::Ended(print_error(exit, &why.to_string()))
+            }
+            () = until(&stop) => {
+                manager.stopping(&format!("node {} hands its volumes over and stops", node.name()));
+                Next::Stop
+            }
+            () = node.restart_ordered() => {
+                manager.status(&format!("node {} hands its volumes over and starts again", node.name()));
+                Next::Restart
+            }
+            never = report(&node, &manager) => Next::Ended(never),
         };
-        if !matches!(next, Next::End(Exit::Failed)) {
+        if !matches!(next, Next::Ended(_)) {
             tokio::select! {
                 _ = &mut serving => {}
                 () = node.leave() => {}
@@ -83,7 +107,8 @@ pub(super) fn serve(args: &Serve) -> Exit {
         }
         node.stop();
         match next {
-            Next::End(exit) => exit,
+            Next::Ended(exit) => exit,
+            Next::Stop => Exit::Done,
             Next::Restart => restart(program),
         }
     })
@@ -91,7 +116,9 @@ pub(super) fn serve(args: &Serve) -> Exit {
 
 /// What comes after a node has served.
 enum Next {
-    End(Exit),
+    /// It serves no more: something went wrong, or it was removed.
+    Ended(Exit),
+    Stop,
     Restart,
 }
 
@@ -114,6 +141,7 @@ fn restart(program: std::io::Result<PathBuf>) -> Exit {
 async fn start(
     settings: NodeSettings,
     stop: &AtomicBool,
+    manager: &Manager,
 ) -> Result<Option<(Node, impl Future<Output = NodeError>)>, NodeError> {
     let mut reported = None;
     while !stop.load(Ordering::Relaxed) {
@@ -124,12 +152,42 @@ async fn start(
                 if reported.replace(why.clone()) != Some(why.clone()) {
                     tracing::warn!("the node waits for the configuration store: {why}");
                 }
+                manager.starting(&format!("waits for the configuration store: {why}"), STARTS);
                 tokio::time::sleep(AGAIN).await;
             }
             started => return started.map(Some),
         }
     }
     Ok(None)
+}
+
+/// Reports to the service manager when the node serves, and then, as long as no part of the node hangs, that it is alive. A node that
+/// hangs is ended by the manager and started again.
+async fn report(node: &Node, manager: &Manager) -> Exit {
+    node.until_applied().await;
+    let serves = format!("node {} serves", node.name());
+    manager.ready(&serves);
+    let Some(silence) = manager.watchdog() else { return std::future::pending().await };
+    let (mut pulse, mut hangs) = (node.pulse(), false);
+    loop {
+        let hung = pulse.hung(silence / CHECKS, silence).await;
+        if hung.is_none() {
+            manager.alive();
+        }
+        if hung.is_some() != hangs {
+            match &hung {
+                Some(what) => {
+                    tracing::error!(
+                        "a thread of this node hangs: {what}. The service manager ends the node if that goes on"
+                    );
+                    manager.status(&format!("hangs: {what}"));
+                }
+                None => manager.status(&serves),
+            }
+        }
+        hangs = hung.is_some();
+        tokio::time::sleep(silence / CHECKS).await;
+    }
 }
 
 /// Until the flag is set.

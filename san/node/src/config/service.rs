@@ -1,6 +1,8 @@
 //! The store on a thread of its own, so that event loops do not wait for it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,8 @@ pub struct Config {
     work: Sender<Work>,
     changes: Changes,
     health: StoreHealth,
+    /// Pieces of work that the thread has done.
+    turns: Arc<AtomicU64>,
 }
 
 impl Config {
@@ -56,12 +60,14 @@ impl Config {
         let health = StoreHealth::default();
         let store = Box::new(Continuing::new(store, health.clone()));
         let (sender, work) = channel();
+        let turns = Arc::new(AtomicU64::new(0));
+        let of_thread = turns.clone();
         std::thread::Builder::new()
             .name("config".into())
             .stack_size(STACK)
-            .spawn(move || serve(store, watcher, &work))
+            .spawn(move || serve(store, watcher, &work, &of_thread))
             .map_err(not_started)?;
-        Ok(Config { work: sender, changes, health })
+        Ok(Config { work: sender, changes, health, turns })
     }
 
     /// Whether the store answers, and continues what was read of it.
@@ -72,6 +78,18 @@ impl Config {
     /// Notices that something may have changed.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
+    }
+
+    /// Pieces of work that the thread has done: one that hangs does no more.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Answers when the thread has reached this in its turn.
+    pub(crate) fn reach(&self) -> oneshot::Receiver<()> {
+        let (answer, reached) = oneshot::channel();
+        self.give(Work::Job(Box::new(move |_| _ = answer.send(()))));
+        reached
     }
 
     /// Does something with the store. Whether it was done is not known if there is no answer in time.
@@ -291,7 +309,7 @@ impl KnownRecords {
     }
 }
 
-fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work>) {
+fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work>, turns: &AtomicU64) {
     let (mut waiting, mut known, mut complaint) = (Waiting::default(), KnownRecords::default(), None);
     loop {
         work.try_iter().for_each(|work| waiting.add(work));
@@ -316,6 +334,7 @@ fn serve(mut store: Box<dyn ConfigStore>, watcher: Watcher, work: &Receiver<Work
                 Err(_) => return,
             },
         }
+        turns.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -86,6 +86,7 @@ impl Node {
                     self.follow_stopping();
                     self.report_records(&mut reported);
                     let done = self.reconcile().await;
+                    self.state().applied = true;
                     last = done.then_some(revision);
                 }
                 Some(Ok(None)) => complained = false,
