@@ -6,12 +6,14 @@
 //! is printed passes here, and only then is it given colour.
 
 pub(crate) mod alike;
+pub(crate) mod archive;
 pub(crate) mod paint;
 pub(crate) mod result_file;
 pub(crate) mod text;
 pub(crate) mod wrap;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
@@ -20,6 +22,18 @@ use crate::process::exit::Exit;
 
 /// Why standard output could not be written, once it could not.
 static FAILED: OnceLock<String> = OnceLock::new();
+
+thread_local! {
+    /// What this thread prints on standard output, while it is captured.
+    static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What `print` prints on standard output, as text: it is not printed.
+pub(crate) fn captured(print: impl FnOnce()) -> String {
+    CAPTURED.with_borrow_mut(|captured| *captured = Some(String::new()));
+    print();
+    CAPTURED.take().unwrap_or_default()
+}
 
 /// Prints a line on standard output.
 macro_rules! print_line {
@@ -54,6 +68,16 @@ pub(crate) fn error_line(text: Arguments<'_>) {
 pub(crate) fn write(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let printed = printable(&text, |_| "?".into());
+    let is_captured = CAPTURED.with_borrow_mut(|captured| match captured {
+        Some(all) => {
+            all.push_str(&printed);
+            true
+        }
+        None => false,
+    });
+    if is_captured {
+        return;
+    }
     let printed = match wrap::columns(&io::stdout()) {
         Some(columns) => wrap::wrapped(&printed, columns).into(),
         None => printed,

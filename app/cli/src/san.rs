@@ -9,7 +9,9 @@ mod move_store;
 mod probe;
 mod protection;
 mod serve;
+mod service;
 mod status;
+mod support;
 mod token;
 mod trace;
 
@@ -31,7 +33,9 @@ enum Command {
     Token(token::Token),
     Access(access::Args),
     Serve(serve::Serve),
+    Service(service::Service),
     Status(status::Status),
+    Support(support::Support),
     Trace(trace::Trace),
     MoveStore(move_store::MoveStore),
     Dev(dev::Dev),
@@ -58,7 +62,9 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Token(args) => token::token(&args),
         Command::Access(args) => access::access(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Service(args) => service::service(&args),
         Command::Status(args) => status::status(&args),
+        Command::Support(args) => support::support(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::MoveStore(args) => move_store::move_store(&args),
         Command::Dev(args) => dev::dev(&args),

@@ -5,6 +5,7 @@
 //! | `GET /metrics` | what is counted, for Prometheus |
 //! | `GET /v1/status` | [`StatusView`](crate::node::manage::StatusView) |
 //! | `GET /v1/local` | [`LocalView`](crate::node::manage::LocalView): what this node reports of itself, for others |
+//! | `GET /v1/support` | [`SupportView`](crate::node::manage::SupportView): what a support archive has of this node |
 //! | `POST /v1/volumes` | [`CreateVolume`] |
 //! | `POST /v1/volume-batch` | [`CreateVolumes`] → each [`MadeVolume`](crate::node::manage::MadeVolume) |
 //! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
@@ -137,6 +138,7 @@ fn router(node: Node) -> Router {
         )
         .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
         .route("/v1/local", get(async |State(node): State<Node>| Json(node.local().await)))
+        .route("/v1/support", get(async |State(node): State<Node>| Json(node.support())))
         .route(
             "/v1/volumes",
             post(async |State(node): State<Node>, Said(wanted): Said<CreateVolume>| {

@@ -6,6 +6,7 @@
 //! | [`node`] | the control path: what a node does with its configuration |
 //! | [`api`] | the same for programs, over HTTP |
 //! | [`cluster`] | clusters and nodes, before any process of them runs |
+//! | [`recent`] | the last lines of the log |
 //! | [`settings`] | `node.toml` |
 //! | [`unusable`] | why a replica cannot be used |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
@@ -23,6 +24,7 @@ mod name;
 pub mod node;
 #[cfg(test)]
 mod openapi;
+pub mod recent;
 pub mod settings;
 mod strangers;
 pub mod unusable;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
     AddDevice, CreateVolume, CreateVolumes, Drain, LocalView, MadeVolume, Move, Recover, RequireTls, Resize,
-    ScrubView, StatusView, TestFault, TraceRequests, TraceView, Use, VolumeView,
+    ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView, Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -23,6 +23,13 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 const ROUTES: [Route; 24] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
+    (
+        "get",
+        "/v1/support",
+        "What a support archive has of this node: no key, token or password",
+        None,
+        of::<SupportView>,
+    ),
     (
         "post",
         "/v1/volumes",

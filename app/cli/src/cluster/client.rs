@@ -35,6 +35,9 @@ pub(crate) struct Api {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// How long an answer is waited for.
+    #[arg(skip = LIMIT)]
+    limit: Duration,
     /// The id of the cluster that has answered.
     #[arg(skip)]
     cluster: Arc<OnceLock<String>>,
@@ -92,14 +95,35 @@ enum Method<B> {
 impl Api {
     /// The API at an address of this machine.
     pub(crate) fn at(api: SocketAddr) -> Api {
-        Api { api: ApiAddress::Http(api), access: None, json: false, cluster: Arc::default() }
+        Api { api: ApiAddress::Http(api), access: None, json: false, limit: LIMIT, cluster: Arc::default() }
     }
 
     /// The API of another node of the same cluster.
     pub(crate) fn of_other(&self, node: SocketAddr) -> Api {
         let api = self.api.of_other(node);
         let access = self.access.clone().or_else(|| self.api.own_access());
-        Api { api, access, json: false, cluster: Arc::default() }
+        Api { api, access, json: false, limit: self.limit, cluster: Arc::default() }
+    }
+
+    /// The same API, each of whose answers is waited for this long.
+    pub(crate) fn within(self, limit: Duration) -> Api {
+        Api { limit, ..self }
+    }
+
+    /// What a node answers that is no JSON; 10 MB at most.
+    pub(crate) fn text(&self, path: &str) -> Result<String, String> {
+        let access = self.access.clone().or_else(|| self.api.own_access());
+        let agent = self.api.agent(access.as_deref(), self.limit)?;
+        let answered = agent.get(self.api.url(path)).call();
+        let mut answer =
+            answered.map_err(|why| format!("the node at {} does not answer: {why}", self.api))?;
+        let status = answer.status();
+        let text = answer.body_mut().read_to_string().map_err(|why| why.to_string())?;
+        if status.is_success() {
+            Ok(text)
+        } else {
+            Err(format!("the node at {} answered {status}", self.api))
+        }
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failed> {
@@ -119,7 +143,7 @@ impl Api {
         let access = self.access.clone().or_else(|| self.api.own_access());
         // A node that cannot do it names the one that can; that may have changed when the request arrives there.
         for _ in 0..4 {
-            let Answer { cluster, answer } = ask_one(&api, access.as_deref(), path, method)?;
+            let Answer { cluster, answer } = ask_one(&api, access.as_deref(), self.limit, path, method)?;
             if let Some(cluster) = &cluster {
                 let _ = self.cluster.set(cluster.clone());
             }
@@ -169,10 +193,11 @@ fn advice(why: &str) -> &'static str {
 fn ask_one<B: Serialize, T: DeserializeOwned>(
     api: &ApiAddress,
     access: Option<&Path>,
+    limit: Duration,
     path: &str,
     method: &Method<B>,
 ) -> Result<Answer<T>, Failed> {
-    let agent = api.agent(access, LIMIT).map_err(|message| Failed {
+    let agent = api.agent(access, limit).map_err(|message| Failed {
         exit: Exit::Usage,
         message,
         is_for_all: true,

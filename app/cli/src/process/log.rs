@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use loadline_san_node::recent;
 use loadline_study::when::When;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -86,8 +87,10 @@ impl<S: Subscriber> Layer<S> for Lines {
         let Some(repeated) = repeats.take(Instant::now(), &logged.message) else { return };
         // Under the lock, so that lines are in the order of their times.
         let time = When::now();
+        let line = text(&time, *event.metadata().level(), &logged, repeated);
+        recent::add(&line);
         match self.format {
-            LogFormat::Text => eprint_line!("{}", text(&time, *event.metadata().level(), &logged, repeated)),
+            LogFormat::Text => eprint_line!("{line}"),
             LogFormat::Json => {
                 let line = json(&time, *event.metadata().level(), logged, repeated);
                 // A failure here can be reported nowhere.

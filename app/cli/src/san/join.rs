@@ -11,6 +11,7 @@ use loadline_san_node::config::url::StoreUrl;
 use loadline_san_node::identity::token::Token;
 use loadline_san_node::settings::NodeSettings;
 
+use super::service::Unit;
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::secret::TokenFile;
@@ -20,6 +21,8 @@ use crate::process::secret::TokenFile;
 #[command(after_help = "Examples:\n  \
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
     loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token-file token\n  \
+    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-3 --folder /var/lib/loadline/node-3 --address 10.0.0.3 --token-file token \
+    --service\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
     /// The configuration store of the cluster, as given to 'loadline san init'.
@@ -52,6 +55,10 @@ pub(super) struct Join {
     token: Option<String>,
     #[command(flatten)]
     token_file: TokenFile,
+    /// Run the node as a service of systemd: write a unit for the folder, enable it and start it, as 'loadline san service' does.
+    /// If that cannot be done on this host, the node does not join.
+    #[arg(long)]
+    service: bool,
     /// A further name of the node's host that clients of the API may use, besides the host's own name. The option can be
     /// given several times.
     #[arg(long = "api-name", value_name = "NAME")]
@@ -135,8 +142,26 @@ pub(super) fn join(args: &Join) -> Exit {
         Ok(token) => token,
         Err(why) => return print_error(Exit::Usage, &format!("the token: {why}")),
     };
+    let unit = args.service.then(|| {
+        let file = settings.folder.join("node.toml");
+        Unit::plan(&settings.name, &file, &settings.folder, &settings.cluster)
+    });
+    let unit = match unit.transpose() {
+        Ok(unit) => unit,
+        Err(why) => return print_error(Exit::Usage, &format!("--service: {why}. The node has not joined")),
+    };
     match cluster::join(settings, node, token.as_ref()) {
         Ok(file) => {
+            if let Some(unit) = unit {
+                print_line!("node {} is in the cluster", args.name);
+                return match unit.start() {
+                    Ok(()) => {
+                        print_line!("{}", unit.done());
+                        Exit::Done
+                    }
+                    Err(why) => print_error(Exit::Failed, &why),
+                };
+            }
             print_line!(
                 "node {} is in the cluster; next: loadline san serve --config {}",
                 args.name,

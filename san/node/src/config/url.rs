@@ -34,6 +34,22 @@ impl StoreUrl {
         matches!(self, StoreUrl::Etcd(_))
     }
 
+    /// The files that a node of this host reads to use the store: the file of the store itself, or certificates, keys and passwords.
+    pub fn files(&self) -> Vec<&Path> {
+        match self {
+            StoreUrl::Etcd(address) => address.files(),
+            StoreUrl::Sqlite(path) => vec![path],
+        }
+    }
+
+    /// Where the store is, without what a client needs to prove its identity there.
+    pub fn place(&self) -> String {
+        match self {
+            StoreUrl::Etcd(address) => address.place(),
+            StoreUrl::Sqlite(path) => path.display().to_string(),
+        }
+    }
+
     /// A part of the store that is not known to be on this machine; `None` if all of the store is on it.
     pub(crate) fn beyond_this_machine(&self) -> Option<&str> {
         match self {

@@ -45,6 +45,18 @@ impl EtcdAddress {
         &self.endpoints
     }
 
+    /// The files that a client reads: certificates, its key, its password.
+    pub(crate) fn files(&self) -> Vec<&Path> {
+        let identity = self.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
+        let password = self.user.iter().map(|(_, file)| file);
+        self.ca.iter().chain(identity).chain(password).map(PathBuf::as_path).collect()
+    }
+
+    /// The members and the prefix alone.
+    pub(crate) fn place(&self) -> String {
+        format!("etcd://{}/{}", self.endpoints.join(","), self.prefix)
+    }
+
     /// A member that is not named by a loopback address or `localhost`. Other names are not resolved: what they mean differs between hosts.
     pub(crate) fn member_beyond_this_machine(&self) -> Option<&str> {
         let is_here = |endpoint: &&String| {
