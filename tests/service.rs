@@ -135,8 +135,8 @@ fn a_node_reports_that_it_serves_that_it_lives_which_thread_hangs_and_that_it_st
         manager.wait_for("WATCHDOG=1");
     }
     for (thread, hangs) in [
-        ("loop-0", "STATUS=hangs: loop-0 has not answered"),
-        ("config", "STATUS=hangs: config is at one piece"),
+        ("loop-0", "STATUS=hangs: loop-0 has completed nothing"),
+        ("config", "STATUS=hangs: config has completed nothing"),
     ] {
         let frozen = Frozen::new(manager.thread(thread));
         manager.wait_for_hang(hangs);

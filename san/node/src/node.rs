@@ -168,6 +168,8 @@ pub(crate) struct NodeState {
     /// The incarnations of nodes that stop, as the loops were told.
     stopping: BTreeMap<u32, u64>,
     pub(crate) loops: Vec<LoopState>,
+    /// How many events each loop has sent.
+    events: BTreeMap<u32, u64>,
     state_requests: BTreeMap<u32, Vec<oneshot::Sender<()>>>,
     /// By the number of the command.
     pending_commands: BTreeMap<u64, oneshot::Sender<Result<(), CommandError>>>,
@@ -408,6 +410,7 @@ impl Node {
     /// Carries out what the loops request.
     async fn handle_events(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
         while let Some((number, report)) = reports.recv().await {
+            *self.state().events.entry(number).or_default() += 1;
             match report {
                 LoopEvent::ReadRecord(volume, asked_at) => {
                     self.0.config.read_record(volume, asked_at, self.loop_of(volume.0).clone());

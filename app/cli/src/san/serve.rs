@@ -170,7 +170,7 @@ async fn report(node: &Node, manager: &Manager) -> Exit {
     let Some(silence) = manager.watchdog() else { return std::future::pending().await };
     let (mut pulse, mut hangs) = (node.pulse(), false);
     loop {
-        let hung = pulse.hung(silence / CHECKS, silence).await;
+        let hung = pulse.hung(silence / 2);
         if hung.is_none() {
             manager.alive();
         }

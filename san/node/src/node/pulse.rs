@@ -2,20 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use super::Node;
+use super::{Inner, Node};
 use crate::event_loop::command::LoopCommand;
 
 /// Checks that no thread of a node hangs on which its volumes depend. The check runs on the thread of the control path: if that one
-/// hangs, no check ends.
+/// hangs, there is no check.
 #[derive(Debug)]
 pub struct Pulse {
     node: Node,
-    /// Answered by the thread of the configuration when it has reached the job that this check has given to it.
-    pending: Option<oneshot::Receiver<()>>,
-    /// The turns of that thread, and since when the thread has made no further one while a job waited.
-    turns: (u64, Instant),
+    /// For each loop: the events that it has sent, and since when this number has not changed.
+    loops: Vec<(u64, Instant)>,
+    /// The same for the thread of the configuration, and the pieces of work that it has done.
+    config: (u64, Instant),
 }
 
 impl Node {
@@ -27,38 +25,37 @@ impl Node {
 
     /// Checks of this node.
     pub fn pulse(&self) -> Pulse {
-        Pulse { node: self.clone(), pending: None, turns: (0, Instant::now()) }
+        let now = Instant::now();
+        Pulse { node: self.clone(), loops: vec![(0, now); self.0.loops.len()], config: (0, now) }
     }
 }
 
 impl Pulse {
-    /// Which thread hangs, for people; `None` if all respond. A thread of the data path hangs if it does not answer within
-    /// `data_path`. That of the configuration hangs if one piece of work takes longer than `configuration`: each request to a
-    /// configuration store has a shorter limit, so that a store which does not answer is no reason.
-    pub async fn hung(&mut self, data_path: Duration, configuration: Duration) -> Option<String> {
-        let until = tokio::time::Instant::now() + data_path;
-        let mut answers = Vec::new();
-        for (number, commands) in (0..).zip(&self.node.0.loops) {
-            let (answer, answered) = oneshot::channel();
-            self.node.state().state_requests.entry(number).or_default().push(answer);
-            commands.give(LoopCommand::ReportState);
-            answers.push((number, answered));
-        }
-        for (number, answered) in answers {
-            if !matches!(tokio::time::timeout_at(until, answered).await, Ok(Ok(()))) {
-                return Some(format!("loop-{number} has not answered for {} s", data_path.as_secs()));
+    /// Which thread hangs, for people; `None` if none does. Each check gives every thread something to do that takes no time, and a
+    /// thread hangs if it has completed nothing for `limit`. So a loop that opens many replicas one after the other does not hang, and
+    /// neither does the configuration if its store does not answer: each request to a store has a limit of its own, of 9 s at most.
+    pub fn hung(&mut self, limit: Duration) -> Option<String> {
+        let now = Instant::now();
+        let Inner { config, loops, .. } = &*self.node.0;
+        let mut hung = None;
+        let mut check = |seen: &mut (u64, Instant), done: u64, name: &str| {
+            if done != seen.0 {
+                *seen = (done, now);
             }
+            let silent = now.duration_since(seen.1);
+            if silent >= limit {
+                hung.get_or_insert_with(|| {
+                    format!("{name} has completed nothing for {} s", silent.as_secs())
+                });
+            }
+        };
+        for ((number, commands), seen) in (0..).zip(loops).zip(&mut self.loops) {
+            let events = self.node.state().events.get(&number).copied().unwrap_or(0);
+            check(seen, events, &format!("loop-{number}"));
+            commands.give(LoopCommand::ReportState);
         }
-        let is_reached = self.pending.as_mut().is_none_or(|pending| pending.try_recv().is_ok());
-        let turns = self.node.0.config.turns();
-        if is_reached || turns != self.turns.0 {
-            self.turns = (turns, Instant::now());
-        }
-        if is_reached {
-            self.pending = Some(self.node.0.config.reach());
-        }
-        let silent = self.turns.1.elapsed();
-        (silent >= configuration)
-            .then(|| format!("config is at one piece of work since {} s", silent.as_secs()))
+        check(&mut self.config, config.turns(), "config");
+        config.take_a_turn();
+        hung
     }
 }
