@@ -76,6 +76,9 @@ debian_package() {
     expect 0 "" in_debian apt-get -qq -y --no-install-recommends install "/tmp/$package"
     expect 0 "" in_debian dpkg --verify loadline
     [[ -s $debian/usr/share/doc/loadline/book/index.html ]] || fail "the package has no book of the documentation"
+    check "  the unit of nodes is there, and none is enabled"
+    [[ -s $debian/usr/lib/systemd/system/loadline-node@.service ]] || fail "the package has no unit of nodes"
+    [[ -z $(find "$debian/etc/systemd" -name '*loadline*' 2>/dev/null) ]] || fail "a node is enabled"
     uses "$debian" /usr/bin/loadline /usr/share/loadline/studies
     check "its man pages, as man shows them, and its completions, in the shells that read them"
     expect 0 "" in_debian apt-get -qq update

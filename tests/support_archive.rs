@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodes::Cluster;
+use nodes::{Cluster, hosts};
 
 /// The files of an archive, by their path in it.
 fn content(archive: &Path) -> BTreeMap<String, String> {
@@ -142,4 +142,55 @@ fn an_archive_has_what_nodes_report_names_what_is_missing_and_has_no_secret() {
     let (code, said) = cluster.run_at(2, &["san", "support", "--output", &text(&none)]);
     assert_eq!(code, 3, "{said}");
     assert!(content(&none)["missing.txt"].contains("does not answer"), "{said}");
+}
+
+#[test]
+fn it_is_made_on_the_host_of_a_node_and_by_a_viewer_elsewhere() {
+    if !hosts::possible() {
+        return;
+    }
+    let cluster = Cluster::start_on_hosts(2, &[], "");
+    let path = |name: &str| cluster.folder().join(name).to_str().expect("it is text").to_owned();
+    let nodes = |archive: &str| {
+        let files = content(Path::new(archive));
+        ["node-1", "node-2"].map(|node| files.contains_key(&format!("nodes/{node}/support.json")))
+    };
+    // By the socket of a node, whose own certificate proves access to the other nodes.
+    let here = path("here.tar.gz");
+    cluster.loadline_on(1, &["san", "support", "--output", &here]);
+    assert_eq!(nodes(&here), [true, true]);
+
+    let (viewer, config) = (path("viewer.pem"), cluster.node_folder(2).join("node.toml"));
+    let config = config.to_str().expect("it is text");
+    let add = ["san", "access", "add", "alice", "--role", "viewer", "--out", &viewer, "--config", config];
+    cluster.loadline_on(2, &add);
+    let api = format!("https://{}:7400", cluster.address(2));
+    // A node learns of a new access within a moment.
+    let begun = std::time::Instant::now();
+    let ask = |api: &str, words: &[&str]| {
+        let mut command = cluster.hosts().command(1, env!("CARGO_BIN_EXE_loadline"));
+        command.args(words).args(["--api", api, "--access", &viewer]).output().expect("the program is there")
+    };
+    for node in [1, 2] {
+        let api = format!("https://{}:7400", cluster.address(node));
+        while !ask(&api, &["node", "list"]).status.success() {
+            assert!(begun.elapsed().as_secs() < 20, "a viewer has access");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+    let there = path("there.tar.gz");
+    let done = ask(&api, &["san", "support", "--output", &there]);
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(nodes(&there), [true, true]);
+
+    // Whoever has no access gets nothing of the cluster.
+    let stranger = path("stranger.tar.gz");
+    let mut command = cluster.hosts().command(1, env!("CARGO_BIN_EXE_loadline"));
+    let done = command
+        .args(["san", "support", "--output", &stranger, "--api", &api])
+        .output()
+        .expect("the program is there");
+    assert_eq!(done.status.code(), Some(3), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(nodes(&stranger), [false, false]);
+    assert!(!content(Path::new(&stranger)).contains_key("status.json"));
 }

@@ -118,6 +118,12 @@ systemctl is-active loadline-node@node-2
 loadline device add "/srv/san/node 2/device" --create 600MiB --api 127.0.0.2:7400
 loadline san service --config "/srv/san/node 2/node.toml"
 
+check "a node that was removed is not started again"
+loadline san join /var/lib/loadline/cluster.db --name node-5 --folder /var/lib/loadline/node-5 --address 127.0.0.5 --service
+loadline node remove node-5
+until_ "it ends" bash -c "[[ \$(systemctl show -P ActiveState loadline-node@node-5) == inactive ]]"
+[[ $(property loadline-node@node-5 Result) == success && $(property loadline-node@node-5 NRestarts) == 0 ]]
+
 check "units of others stay, and the node does not join"
 echo "# of its administrator" >/etc/systemd/system/loadline-node@node-3.service
 refused 2 "was not written by this command" loadline san join /var/lib/loadline/cluster.db --name node-3 \

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::cluster::client::{Api, print_json};
 use crate::output::archive::Archive;
 use crate::output::{captured, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
+use crate::process::interrupt;
 
 /// How long one answer of a node is waited for.
 const ANSWERS: Duration = Duration::from_secs(20);
@@ -114,6 +115,7 @@ impl Collection {
 }
 
 pub(super) fn support(args: &Support) -> Exit {
+    let stop = interrupt::flag();
     let path = args.output.clone().unwrap_or_else(|| {
         let time = When::now();
         PathBuf::from(format!("loadline-support-{}.tar.gz", time.compact()))
@@ -158,7 +160,7 @@ pub(super) fn support(args: &Support) -> Exit {
             Vec::new()
         }
     };
-    let all = ask(&api, &nodes, all);
+    let all = ask(&api, &nodes, all, &stop);
     let (code, mut all) = finish_with_journal(all);
     let names = nodes.iter().map(|node| node.name.as_str()).collect();
     let missing = std::mem::take(&mut all.missing);
@@ -166,8 +168,12 @@ pub(super) fn support(args: &Support) -> Exit {
         None => all.archive.finish(),
         Some(why) => Err(why),
     };
+    // A part of an archive is of no use.
+    if stop.load(Ordering::Relaxed) {
+        let _ = std::fs::remove_file(&path);
+        return Exit::Interrupted;
+    }
     if let Err(why) = ended {
-        // A part of an archive is of no use.
         let _ = std::fs::remove_file(&path);
         return print_error(Exit::Failed, &format!("{} cannot be written: {why}", path.display()));
     }
@@ -186,12 +192,14 @@ pub(super) fn support(args: &Support) -> Exit {
 }
 
 /// Asks nodes for what they have, several at once.
-fn ask(api: &Api, nodes: &[&NodeView], all: Collection) -> Collection {
+fn ask(api: &Api, nodes: &[&NodeView], all: Collection, stop: &AtomicBool) -> Collection {
     let (next, done, all) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(all));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(nodes.len()) {
             scope.spawn(|| {
-                while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed))
+                    && !stop.load(Ordering::Relaxed)
+                {
                     let answers = Answers::of(api, node);
                     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                     let number = done.fetch_add(1, Ordering::Relaxed) + 1;
