@@ -59,6 +59,8 @@ mount --bind "$program" "$root/usr/bin/loadline"
 cp "$unit" "$root/usr/lib/systemd/system/loadline-node@.service"
 cp "$script" "$root/run/script/script"
 mount --bind "$out" "$root/run/script" && cp "$script" "$root/run/script/script"
+# As on a host: what is mounted later is seen by services too. In what it takes for a container, systemd leaves that to others.
+mount --make-rshared "$root"
 ip link set lo up
 cd "$root"
 exec chroot . /usr/bin/env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin \

@@ -35,12 +35,22 @@ systemctl is-active "$unit" && systemctl is-enabled "$unit"
 loadline san status
 
 check "a block device, a file, NBD and the socket of a virtual machine"
-[[ ! -e /run/script/device ]] || loadline device add "/dev/$(</run/script/device)"
+if [[ -e /run/script/device ]]; then
+    disk=/dev/$(</run/script/device)
+    # The node sees what the host mounts later.
+    mkfs.ext4 -q "$disk" && mount "$disk" /mnt
+    refused 2 "is mounted on /mnt" loadline device add "$disk" --overwrite
+    umount /mnt && wipefs --quiet --all "$disk"
+    loadline device add "$disk" --overwrite
+fi
 loadline device add /var/lib/loadline/node-1/device --create 600MiB
 loadline volume create disk --size 16MiB --copies 1
 loadline volume attach disk
 loadline san status --probe
-[[ -S /var/lib/loadline/node-1/vhost/disk.sock ]]
+# 3: this machine does much else.
+for target in nbd://127.0.0.1:10809/disk vhost-user:/var/lib/loadline/node-1/vhost/disk.sock; do
+    loadline bench "$target" --profile B4-T1-O4-W50-PR --warm-up 0s --for 1s --fill --verify --destroy-data || [[ $? == 3 ]]
+done
 refused 2 "Read-only file system" loadline device add /srv/device --create 600MiB
 
 check "what the node cannot do: capabilities, other devices, other files"
@@ -88,7 +98,6 @@ restart Group=disk UMask=0007
 until_ "it serves" loadline san status --probe
 [[ $(stat -c '%a %G' /var/lib/loadline/node-1/vhost/disk.sock) == "770 disk" ]]
 if [[ -e /run/script/device ]]; then
-    disk=/dev/$(</run/script/device)
     restart DeviceAllow= "DeviceAllow=/dev/null rw"
     until_ "the disk is refused" bash -c "loadline san status | grep '$disk may not be written to'"
     restart DeviceAllow= "DeviceAllow=$disk rw"
@@ -99,12 +108,13 @@ systemctl daemon-reload
 
 check "a node whose etcd does not answer waits for it, longer than a start may take otherwise"
 mkdir /var/lib/loadline/waits
-printf '%s\n' 'name = "waits"' 'cluster = "etcd://127.0.0.1:1"' 'folder = "/var/lib/loadline/waits"' >/var/lib/loadline/waits/node.toml
+printf '%s\n' 'name = "waits"' 'cluster = "etcd://localhost:1"' 'folder = "/var/lib/loadline/waits"' >/var/lib/loadline/waits/node.toml
 mkdir -p /etc/systemd/system/loadline-node@waits.service.d
 printf '[Service]\nTimeoutStartSec=2\n' >/etc/systemd/system/loadline-node@waits.service.d/test.conf
 systemctl daemon-reload
 systemctl start --no-block loadline-node@waits
 until_ "it says so" bash -c "systemctl show -P StatusText loadline-node@waits | grep 'waits for the configuration store'"
+property loadline-node@waits StatusText
 sleep 4
 [[ $(property loadline-node@waits ActiveState) == activating && $(property loadline-node@waits NRestarts) == 0 ]]
 systemctl stop loadline-node@waits
