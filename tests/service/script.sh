@@ -28,7 +28,7 @@ refused() {
 check "join makes the folder, and the unit of the package starts the node; it is ready when the command ends"
 mkdir -p /var/lib/loadline
 loadline san init /var/lib/loadline/cluster.db
-loadline san join /var/lib/loadline/cluster.db --name node-1 --folder /var/lib/loadline/node-1 --service
+loadline san join /var/lib/loadline/cluster.db --name node-1 --service
 systemctl is-active "$unit" && systemctl is-enabled "$unit"
 [[ ! -e /etc/systemd/system/$unit.service ]]
 [[ $(property "$unit" StatusText) == "node node-1 serves" ]]

@@ -11,7 +11,7 @@ use loadline_san_node::config::url::StoreUrl;
 use loadline_san_node::identity::token::Token;
 use loadline_san_node::settings::NodeSettings;
 
-use super::service::Unit;
+use super::service::{STATE, Unit};
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::secret::TokenFile;
@@ -21,7 +21,7 @@ use crate::process::secret::TokenFile;
 #[command(after_help = "Examples:\n  \
     loadline san join /srv/loadline/cluster.db --name node-1 --folder /srv/loadline/node-1 --address 127.0.0.1\n  \
     loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-2 --folder /srv/loadline --address 10.0.0.2 --token-file token\n  \
-    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-3 --folder /var/lib/loadline/node-3 --address 10.0.0.3 --token-file token \
+    loadline san join etcd://10.0.0.1,10.0.0.2,10.0.0.3 --name node-3 --address 10.0.0.3 --token-file token \
     --service\n  \
     loadline san serve --config /srv/loadline/node-1/node.toml")]
 pub(super) struct Join {
@@ -30,9 +30,9 @@ pub(super) struct Join {
     /// The node's name.
     #[arg(long)]
     name: String,
-    /// The node's folder.
+    /// The node's folder, with its settings, its identity and its sockets. [default: /var/lib/loadline/NAME]
     #[arg(long)]
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     /// The address at which the node listens, and by which all other nodes reach it. This host must have it already, and
     /// it cannot be changed later. Each node of a machine needs an address of its own: 127.0.0.1, 127.0.0.2, ... [default: 127.0.0.1 if the
     /// configuration store is a file; required if it is an etcd]
@@ -128,7 +128,7 @@ pub(super) fn join(args: &Join) -> Exit {
     let settings = NodeSettings {
         name: args.name.clone(),
         cluster: args.cluster.clone().absolute(),
-        folder: absolute(&args.folder),
+        folder: args.folder.as_deref().map_or_else(|| Path::new(STATE).join(&args.name), absolute),
         spin_us: None,
         client_wait_s: None,
         api_names: args.api_names.clone(),

@@ -20,8 +20,8 @@ const PACKAGED_AT: [&str; 2] = ["/usr/lib/systemd/system", "/lib/systemd/system"
 const UNITS: &str = "/etc/systemd/system";
 /// Exists where systemd runs (`sd_booted`).
 const BOOTED: &str = "/run/systemd/system";
-/// The folder that the unit lets nodes write, and the program that it runs.
-const STATE: &str = "/var/lib/loadline";
+/// The folder that the unit lets nodes write: their folders are in it, if no others are named. And the program that it runs.
+pub(super) const STATE: &str = "/var/lib/loadline";
 const PROGRAM: &str = "/usr/bin/loadline";
 /// The first line of a unit that this command has written.
 const MARK: &str =
