@@ -8,7 +8,6 @@ use std::process::Command;
 use loadline_san_node::config::url::StoreUrl;
 use loadline_san_node::settings::NodeSettings;
 
-use super::join::absolute;
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
@@ -50,8 +49,8 @@ pub(super) fn service(args: &Service) -> Exit {
         Ok(settings) => settings,
         Err(why) => return print_error(Exit::Usage, &why.to_string()),
     };
-    let unit = match Unit::plan(&settings.name, &absolute(&args.config), &settings.folder, &settings.cluster)
-    {
+    let config = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
+    let unit = match Unit::plan(&settings.name, &config, &settings.folder, &settings.cluster) {
         Ok(unit) => unit,
         Err(why) => return print_error(Exit::Usage, &format!("{why}. Nothing was changed")),
     };
