@@ -20,7 +20,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 24] = [
+const ROUTES: [Route; 25] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     (
