@@ -22,7 +22,7 @@
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
-//! | `POST /v1/nodes/{name}/restart` | the node hands its volumes over and starts again |
+//! | `POST /v1/nodes/{name}/restart` | the node hands its volumes over and starts again → the incarnation of the process that ends |
 //! | `POST /v1/nodes/{name}/renew` | |
 //! | `DELETE /v1/nodes/{name}` | |
 //! | `POST /v1/test-faults` | [`TestFault`], in clusters for development |

@@ -167,6 +167,10 @@ pub(crate) struct NodeState {
     fenced: BTreeSet<u64>,
     /// The incarnations of nodes that stop, as the loops were told.
     stopping: BTreeMap<u32, u64>,
+    /// Volumes that an owner which stops has handed over to this node, and the incarnation of that owner.
+    handed: BTreeMap<u64, u64>,
+    /// Volumes that are left to the next process of their owner, and since when.
+    kept: BTreeMap<u64, Instant>,
     pub(crate) loops: Vec<LoopState>,
     /// How many events each loop has sent.
     events: BTreeMap<u32, u64>,

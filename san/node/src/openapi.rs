@@ -104,9 +104,9 @@ const ROUTES: [Route; 25] = [
     (
         "post",
         "/v1/nodes/{name}/restart",
-        "Hand the volumes of this node over and restart its process",
+        "Hand the volumes of this node over and restart its process; the incarnation of the process that ends",
         None,
-        of::<()>,
+        of::<u64>,
     ),
     ("post", "/v1/nodes/{name}/renew", "Renew the certificate of this node", None, of::<()>),
     ("delete", "/v1/nodes/{name}", "Remove a node that is empty", None, of::<()>),

@@ -50,7 +50,7 @@ enum Command {
     /// Restart nodes one after the other: each hands its volumes over, restarts its process, and is waited for until all copies of all
     /// volumes are in sync again.
     ///
-    /// Use this command after an upgrade: a node that restarts runs the program that is installed then. Clients over the network are
+    /// Use this command after an upgrade: a node that restarts runs the program that is then at the path by which it was started. Clients over the network are
     /// disconnected when their volume moves, and connect to another node; virtual machines of the node's host wait until it is back.
     #[command(after_help = "Examples:\n  \
         loadline node restart --all\n  \

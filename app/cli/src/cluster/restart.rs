@@ -97,6 +97,8 @@ impl Rolling<'_> {
     /// The status, as a node reports it that is not this one.
     fn status(&self, but: &str) -> Result<StatusView, Failed> {
         let begun = Instant::now();
+        // The only node of a cluster answers when it is back.
+        let patience = if self.apis.len() == 1 { self.limit } else { NO_ANSWER };
         loop {
             let mut failed = None;
             for (_, api) in self.apis.iter().filter(|(name, _)| *name != but || self.apis.len() == 1) {
@@ -106,7 +108,7 @@ impl Rolling<'_> {
                 }
             }
             match failed {
-                Some(why) if begun.elapsed() >= NO_ANSWER => return Err(why),
+                Some(why) if begun.elapsed() >= patience => return Err(why),
                 _ => std::thread::sleep(LOOK),
             }
         }
@@ -114,7 +116,7 @@ impl Rolling<'_> {
 
     fn restart(&self, name: &str, number: usize, of: usize) -> Result<(), Failed> {
         let before = self.wait(name, |status| missing(status, Some(name)))?;
-        let node = find(&before, name)?;
+        find(&before, name)?;
         let wait: Vec<&str> = before
             .volumes
             .iter()
@@ -129,27 +131,31 @@ impl Rolling<'_> {
             );
             return Err(Failed::new(Exit::Failed, message, false));
         }
-        let at_it = |volume: &&VolumeView| volume.attached.as_deref() == Some(name);
+        let at_it = |volume: &&VolumeView| volume.attached.is_some() && volume.owner.as_deref() == Some(name);
         let volumes: Vec<&str> =
             before.volumes.iter().filter(at_it).map(|volume| volume.name.as_str()).collect();
+        let api = self.apis.get(name).ok_or_else(|| {
+            Failed::new(Exit::Failed, format!("the address of node {name} cannot be read"), false)
+        })?;
         print_line!("restart of node {name} ({number} of {of})");
-        let (): () = self.apis[name].post(&format!("/v1/nodes/{}/restart", escaped(name)), ())?;
-        let old = node.incarnation;
+        let old: u64 = api.post(&format!("/v1/nodes/{}/restart", escaped(name)), ())?;
         let mut answered = Instant::now();
         let after = self.wait(name, |status| match status.nodes.iter().find(|node| node.name == name) {
             Some(node) if node.incarnation > old && !node.stopping && node.alive => missing(status, None),
             Some(node) => {
                 answered = Instant::now();
-                let stops = node.incarnation <= old || node.stopping;
-                Some(if stops { "it has stopped".into() } else { "it answers".into() })
+                let stops = node.alive && (node.incarnation <= old || node.stopping);
+                Some(if stops { "it has stopped".into() } else { "it answers again".into() })
             }
             None => missing(status, None),
         })?;
         if self.args.leave_volumes {
             return Ok(());
         }
-        let gone =
-            |volume: &VolumeView| volume.attached.is_some() && volume.attached.as_deref() != Some(name);
+        let gone = |volume: &VolumeView| {
+            let is_here = |node: &Option<String>| node.as_deref() == Some(name);
+            volume.attached.is_some() && !(is_here(&volume.attached) && is_here(&volume.owner))
+        };
         // A copy whose process has just started waits for one lease before it follows a new owner.
         let lease = after.volumes.iter().map(|volume| volume.lease_ms).max().unwrap_or(0);
         std::thread::sleep(Duration::from_millis(lease).saturating_sub(answered.elapsed()));
@@ -157,8 +163,9 @@ impl Rolling<'_> {
             after.volumes.iter().filter(|volume| volumes.contains(&volume.name.as_str()) && gone(volume))
         {
             let attach = Attach { node: Some(name.to_owned()) };
-            let _: Use =
-                self.apis[name].post(&format!("/v1/volumes/{}/attach", escaped(&volume.name)), attach)?;
+            let attached: Result<Use, Failed> =
+                api.post(&format!("/v1/volumes/{}/attach", escaped(&volume.name)), attach);
+            attached.map_err(|why| why.after(&format!("node {name} was restarted")))?;
         }
         Ok(())
     }
@@ -208,7 +215,10 @@ fn missing(status: &StatusView, but: Option<&str>) -> Option<String> {
     if let Some(node) = silent {
         return Some(format!("node {} answers again", node.name));
     }
-    let ill = |volume: &&VolumeView| volume.health.is_some_and(|health| health != Health::Healthy);
+    // Nothing is copied for a volume that no node owns.
+    let ill = |volume: &&VolumeView| {
+        volume.attached.is_some() && volume.health.is_some_and(|health| health != Health::Healthy)
+    };
     let ill: Vec<&VolumeView> = status.volumes.iter().filter(ill).collect();
     let left: u64 =
         ill.iter().flat_map(|volume| &volume.replicas).filter_map(|replica| replica.left_bytes).sum();

@@ -60,8 +60,7 @@ pub(super) fn serve(args: &Serve) -> Exit {
         std::process::abort();
     }));
     let stop = interrupt::flag();
-    // Its path, before an upgrade puts another file there.
-    let program = std::env::current_exe();
+    let program = own_program();
     let manager = Manager::of_environment();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_stack_size(STACK).build();
     let runtime = match runtime {
@@ -109,6 +108,8 @@ pub(super) fn serve(args: &Serve) -> Exit {
         match next {
             Next::Ended(exit) => exit,
             Next::Stop => Exit::Done,
+            // It was ordered to stop meanwhile.
+            Next::Restart if stop.load(Ordering::Relaxed) => Exit::Done,
             Next::Restart => restart(program),
         }
     })
@@ -120,6 +121,14 @@ enum Next {
     Ended(Exit),
     Stop,
     Restart,
+}
+
+/// The path by which this program was started, before an upgrade puts another file there: what a link leads to then is started.
+fn own_program() -> std::io::Result<PathBuf> {
+    match std::env::args_os().next().map(PathBuf::from) {
+        Some(named) if named.components().count() > 1 => std::path::absolute(named),
+        _ => std::env::current_exe(),
+    }
 }
 
 /// Replaces this process by one of the program at the same path, with the same arguments: perhaps a newer version. Its id stays the same, so

@@ -116,6 +116,11 @@ impl<D: Clone> Active<D> {
         active
     }
 
+    /// When the last message of each replica arrived.
+    pub(super) fn heard(&self) -> impl Iterator<Item = (ReplicaId, Moment)> {
+        self.sessions.iter().map(|session| (session.replica, session.last_answer))
+    }
+
     /// Ends the service. Returns the requests that were not carried out, and the ids of those that must not begin again: requests
     /// that were carried out and not acknowledged, and requests of clients that have gone.
     pub(super) fn end(mut self, c: &Context, out: &mut Vec<Action<D>>) -> (Vec<Request<D>>, Vec<RequestId>) {
@@ -572,8 +577,10 @@ impl<D: Clone> Active<D> {
             if has_all && session.out_of_band_is_durable() && !ordered {
                 session.moves(now);
             }
-            // The replica's process may have started again, and its answer to that may have been lost.
-            let silent = session.is_open() && now.since(session.last_answer) >= c.times.silent_ns;
+            // The replica's process may have started again, and its answer to that may have been lost. One that ends soon still answers.
+            let silent = session.is_open()
+                && now.since(session.last_answer) >= c.times.silent_ns
+                && !c.ended.contains_key(&session.node);
             if silent && !self.returning.contains_key(&session.replica) {
                 session.greet(c, now, SessionState::Greeting, out);
             }

@@ -514,11 +514,20 @@ impl<D: Clone> Volume<D> {
         }
     }
 
+    /// The node only watches the volume from now on. Returns what it did before.
+    fn watch_from(&mut self, now: Moment) -> Role<D> {
+        let watch = match &self.role {
+            Role::Active(active) => Watch::after(now, active.heard()),
+            Role::Watch(_) | Role::Takeover(_) => Watch::new(now),
+        };
+        std::mem::replace(&mut self.role, Role::Watch(watch))
+    }
+
     /// Stops serving the volume for now; this node will claim it again as soon as it can. Requests of clients wait here, and begin
     /// again if the volume was not attached elsewhere until then (rule T12). Requests that were carried out already do not: other
     /// clients may have written there since.
     fn step_down(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
+        let role = self.watch_from(now);
         if let Role::Active(active) = role {
             self.stepped_down = true;
             let (mut unfinished, withheld) = active.end(&self.c, out);
@@ -542,7 +551,7 @@ impl<D: Clone> Volume<D> {
 
     /// Stops owning the volume, for good or for now. None of its requests is ever issued again (rule T4).
     fn retire(&mut self, now: Moment, why: Failure, out: &mut Vec<Action<D>>) {
-        let role = std::mem::replace(&mut self.role, Role::Watch(Watch::new(now)));
+        let role = self.watch_from(now);
         let mut again = Vec::new();
         if let Role::Active(active) = role {
             let (unfinished, withheld) = active.end(&self.c, out);

@@ -72,6 +72,11 @@ impl Watch {
         }
     }
 
+    /// Of a node that has served the volume: when it last heard of each replica.
+    pub(super) fn after(now: Moment, heard: impl Iterator<Item = (ReplicaId, Moment)>) -> Watch {
+        Watch { heard: heard.collect(), ..Watch::new(now) }
+    }
+
     pub(super) fn message<D>(&mut self, now: Moment, from: &FromReplica, message: &ToOwner<D>) {
         self.heard.insert(from.replica, now);
         match message {

@@ -130,6 +130,8 @@ pub enum LoopCommand {
     HandOver(VolumeId),
     /// This life of another node's process ends by order, soon: it counts as ended, although it still answers.
     Ends(NodeId),
+    /// That life of the other node's process is over: what runs there is another one, and takes a connection of its own.
+    EndedSo(NodeId),
     /// The connections that are forwarded by this session end.
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]

@@ -65,6 +65,7 @@ impl EventLoop {
             }
             LoopCommand::HandOver(id) => self.hand_over(id),
             LoopCommand::Ends(node) => self.peers.ends(node),
+            LoopCommand::EndedSo(node) => self.peers.ended_so(node),
             LoopCommand::Volume(id, number, command, claim) => {
                 let is_claim = |record: &Record| record.history.claims().last().map(|of| of.epoch) == claim;
                 let host = self.volumes.get_mut(id);

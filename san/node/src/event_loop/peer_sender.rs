@@ -304,6 +304,14 @@ impl PeerSender {
         self.runs(false);
     }
 
+    /// Another process runs there since. If the order that it ends came after the connection of that process, it is connected anew, so
+    /// that it counts as running.
+    pub(super) fn ended_so(&mut self) {
+        if !self.runs && matches!(self.state, ConnectionState::Up(_)) {
+            self.down("its process has started again");
+        }
+    }
+
     fn runs(&mut self, runs: bool) {
         if std::mem::replace(&mut self.runs, runs) != runs {
             self.news = Some(runs);

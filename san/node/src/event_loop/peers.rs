@@ -109,6 +109,14 @@ impl Peers {
         }
     }
 
+    /// Another process runs there since.
+    pub(super) fn ended_so(&mut self, node: NodeId) {
+        if let Some(sender) = self.senders.get_mut(&node) {
+            sender.ended_so();
+            self.has_unsent = true;
+        }
+    }
+
     /// From now on nothing is exchanged with this node, on purpose.
     pub(super) fn drop_all(&mut self, node: NodeId) {
         self.dropped.insert(node);

@@ -8,6 +8,7 @@ use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{CommandError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_export::block::{BlockRequest, Operation};
+use loadline_san_export::front_ends::Endpoint;
 
 use super::blocks::{address, is_whole};
 use super::command::{NewClient, OpenVolume};
@@ -174,6 +175,13 @@ impl VolumeHost {
         let settled = matches!(self.volume.status(), Status::Active | Status::Watching);
         let clients_wait = !self.arriving.is_empty() || !self.announced.is_empty();
         !settled || clients_wait || !self.at_work.is_empty()
+    }
+
+    /// Clients that are not let in yet, and reach the volume at this node only.
+    pub(super) fn bound_coming(&self) -> usize {
+        let is_bound =
+            |(new, _): &&(NewClient, Moment)| matches!(new.protocol.endpoint(), Endpoint::Volume { .. });
+        self.arriving.iter().chain(&self.announced).filter(is_bound).count()
     }
 
     /// A request of a client arrives.

@@ -113,7 +113,7 @@ impl Volumes {
         let state = |(id, host): (&VolumeId, &VolumeHost)| VolumeState {
             id: *id,
             clients: host.clients,
-            bound: bound(*id),
+            bound: bound(*id) + host.bound_coming(),
             unanswered: host.volume.unanswered(),
             returning: host.volume.returning(),
             view: host.volume.view(crate::clock::now()),

@@ -30,6 +30,8 @@ const READ: Duration = Duration::from_secs(1);
 const LEAVES: Duration = Duration::from_secs(3);
 /// How long requests of the API have to be answered.
 const ANSWERS: Duration = Duration::from_secs(1);
+/// How long a volume is left to the next process of a node that has stopped.
+const KEPT: Duration = Duration::from_secs(10);
 /// Volumes that are handed over by one change: a transaction of etcd has 128 operations at most.
 const AT_ONCE: usize = 100;
 
@@ -50,15 +52,17 @@ impl Node {
                 match is_left {
                     true => tracing::info!("the node stops: {what} handed over in {ms} ms"),
                     false => tracing::warn!(
-                        "the node stops, although {} after {} s",
-                        self.needed(&volumes).unwrap_or_default(),
-                        LEAVES.as_secs()
+                        "the node stops, although, after {} s, {}",
+                        LEAVES.as_secs(),
+                        self.needed(&volumes)
+                            .unwrap_or_else(|| "the configuration store does not answer".into())
                     ),
                 }
             }
             Ok(Err(why)) => tracing::warn!("the node stops without handing its volumes over: {why}"),
             Err(_) => tracing::warn!(
-                "the node stops without handing its volumes over: the configuration store does not answer"
+                "the node stops without waiting for others: handing its volumes over took more than {} s",
+                READ.as_secs()
             ),
         }
         self.api_connections().end(ANSWERS).await;
@@ -73,7 +77,7 @@ impl Node {
     /// Writes into the configuration who is to have each volume that this node owns, and stops serving them. Returns these volumes.
     async fn give_volumes_away(&self) -> Result<BTreeSet<u64>, ConfigError> {
         self.refresh().await?;
-        self.refresh_loops().await;
+        let knows_clients = self.refresh_loops().await;
         let alive = self.alive().await;
         let bound: BTreeSet<u64> = {
             let state = self.state();
@@ -84,7 +88,7 @@ impl Node {
         let ordered = self.config().call(move |store| {
             'tries: for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
-                let heirs = heirs(&catalog, me, &bound, &alive);
+                let heirs = if knows_clients { heirs(&catalog, me, &bound, &alive) } else { BTreeMap::new() };
                 let mut moves: Vec<Change> = Vec::new();
                 for (id, heir) in &heirs {
                     let (volume, version) = &catalog.volumes[id];
@@ -152,38 +156,66 @@ impl Node {
 
     /// The nodes that stop are told to the loops, and volumes that such a node has handed over to this one are taken over.
     pub(super) fn follow_stopping(&self) {
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         let catalog = &state.catalog;
-        let stopping = |node: u32| {
-            let (node, _) = catalog.nodes.get(&node).filter(|(of, _)| of.stopping)?;
-            Some(node.incarnation)
-        };
-        let stop: Vec<(u32, u64)> =
-            catalog.nodes.keys().filter_map(|id| Some((*id, stopping(*id)?))).collect();
-        if stop.is_empty() {
+        let stopping =
+            |node: u32| catalog.nodes.get(&node).filter(|(of, _)| of.stopping).map(|(of, _)| of.incarnation);
+        let over: Vec<u32> = state
+            .stopping
+            .iter()
+            .filter(|(node, life)| stopping(**node) != Some(**life))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in over {
+            state.stopping.remove(&node);
+            self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::EndedSo(NodeId(node))));
+        }
+        for (node, life) in catalog.nodes.keys().filter_map(|node| Some((*node, stopping(*node)?))) {
+            if node != self.id() && state.stopping.insert(node, life) != Some(life) {
+                self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Ends(NodeId(node))));
+            }
+        }
+        if *self.0.leaving.borrow() {
             return;
         }
-        let handed = |(id, stored): (&u64, &crate::config::Stored)| {
-            let (volume, _) = catalog.volumes.get(id)?;
+        for (id, stored) in &catalog.records {
+            let Some((volume, _)) = catalog.volumes.get(id) else { continue };
             let is_mine = volume.state == VolumeState::Ready && volume.attached == Some(self.id());
-            let record = record::decode(&stored.value).ok().filter(|_| is_mine)?;
-            let owner = record.owner;
-            let is_handed =
-                owner.node != self.0.me.node && stopping(owner.node.0) == Some(owner.incarnation.0);
-            (is_handed && state.volumes.contains_key(id)).then_some(*id)
-        };
-        let handed: Vec<u64> = catalog.records.iter().filter_map(handed).collect();
-        for (node, incarnation) in stop {
-            if node != self.id() && state.stopping.insert(node, incarnation) != Some(incarnation) {
-                let node = NodeId(node);
-                self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::Ends(node)));
+            let Some(record) = record::decode(&stored.value).ok().filter(|_| is_mine) else { continue };
+            let Owner { node, incarnation } = record.owner;
+            let is_handed = node != self.0.me.node && stopping(node.0) == Some(incarnation.0);
+            if is_handed
+                && state.volumes.contains_key(id)
+                && state.handed.insert(*id, incarnation.0) != Some(incarnation.0)
+            {
+                state.fenced.insert(*id);
+                self.loop_of(*id).give(LoopCommand::Fence(VolumeId(*id)));
             }
         }
-        for id in handed {
-            if state.fenced.insert(id) {
-                self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
-            }
+    }
+
+    /// Whether a volume is left to the next process of its owner for now: clients of it share memory with that node, which stops, or has stopped
+    /// a moment ago. If another node took it over, what they have asked would fail.
+    pub(super) fn is_kept_for_owner(&self, id: u64, attached: Option<u32>) -> bool {
+        let mut state = self.state();
+        let owner = state
+            .catalog
+            .records
+            .get(&id)
+            .and_then(|stored| record::decode(&stored.value).ok())
+            .map(|r| r.owner);
+        let stops = owner.is_some_and(|owner| {
+            let node = state.catalog.nodes.get(&owner.node.0);
+            owner.node != self.0.me.node
+                && attached == Some(owner.node.0)
+                && node.is_some_and(|(node, _)| node.stopping && node.incarnation == owner.incarnation.0)
+        });
+        if !stops {
+            state.kept.remove(&id);
+            return false;
         }
+        state.kept.entry(id).or_insert_with(Instant::now).elapsed() < KEPT
     }
 }
 
@@ -211,9 +243,11 @@ fn heirs(
         for (_, node) in record.members().filter(|(_, node)| node.0 != me.node.0 && runs(node.0)) {
             *parts.entry(node.0).or_default() += 1;
         }
+        // An attach was ordered there.
+        let ordered = volume.attached.filter(|node| *node != me.node.0 && runs(*node));
         let few = |node: &u32| given.get(node).copied().unwrap_or(0);
         let heir = parts.iter().min_by_key(|(node, count)| (std::cmp::Reverse(**count), few(node), **node));
-        if let Some((heir, _)) = heir.map(|(node, count)| (*node, *count)) {
+        if let Some(heir) = ordered.or(heir.map(|(node, _)| *node)) {
             *given.entry(heir).or_default() += 1;
             heirs.insert(*id, heir);
         }

@@ -83,9 +83,11 @@ impl Node {
                         }
                         Some(_) => {}
                     }
-                    self.follow_stopping();
                     self.report_records(&mut reported);
+                    // Before: what a node that stops owned is waited for. And after: it takes volumes that are open here.
+                    self.follow_stopping();
                     let done = self.reconcile().await;
+                    self.follow_stopping();
                     self.state().applied = true;
                     last = done.then_some(revision);
                 }
@@ -165,7 +167,7 @@ impl Node {
             self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoPeer(NodeId(id))));
         }
         self.end_sessions_of_former_lives();
-        let done = self.reconcile_devices(&catalog).await;
+        let mut done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();
         for id in gone {
@@ -189,7 +191,10 @@ impl Node {
                 || volume.attached == Some(me)
                 || volume.attached.is_some() && is_spread(&catalog, *id, me);
             if volume.state == VolumeState::Ready && (here || known) {
-                self.open_volume(*id, volume, here);
+                let kept = self.is_kept_for_owner(*id, volume.attached);
+                // It is looked at again soon.
+                done &= !kept;
+                self.open_volume(*id, volume, here && !kept);
             }
             // It was made to be attached here, and no node has owned it: that is an attach that was ordered.
             if volume.state == VolumeState::Ready

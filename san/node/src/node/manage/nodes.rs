@@ -54,16 +54,24 @@ impl Node {
     }
 
     /// This node is to be restarted: it hands its volumes over, and then its process is replaced by a new one of the program that is installed
-    /// now. The order is carried out when this has been answered.
-    pub async fn restart_node(&self, name: &str) -> Result<(), ManageError> {
+    /// now. The order is carried out when this has been answered. Returns the incarnation of the process that ends.
+    pub async fn restart_node(&self, name: &str) -> Result<u64, ManageError> {
         self.refresh().await?;
         let catalog = self.state().catalog.clone();
         let (id, node) = catalog.node(name).ok_or_else(|| unknown_node(&catalog, name))?;
         if id != self.id() {
             return Err(ManageError::Elsewhere { name: node.name.clone(), api: node.api });
         }
+        for (_, (of, _)) in catalog.nodes.iter().filter(|(other, (of, _))| **other != id && of.stopping) {
+            if self.answers(of.peer).await {
+                return Err(ManageError::InUse(format!(
+                    "node {name} is not restarted: node {} is stopping or restarting. Wait until it is back",
+                    of.name
+                )));
+            }
+        }
         self.0.restart.notify_one();
-        Ok(())
+        Ok(self.0.me.incarnation.0)
     }
 
     /// A node is to be empty: what it has goes elsewhere, and nothing new comes.
