@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cluster::{device, node, volume};
 use measure::{bench, doctor, profile, verify};
 use process::{exit, limits};
-use study::{analyze, compare, demo, report, run, schema, worker};
+use study::{analyze, compare, demo, host_agent, report, run, schema, worker};
 
 #[derive(Parser)]
 #[command(
@@ -44,6 +44,8 @@ enum Command {
     Compare(compare::Args),
     Schema(schema::Args),
     Worker(worker::Args),
+    #[command(hide = true)]
+    HostAgent(host_agent::Args),
     Profile(profile::Args),
     San(san::Args),
     Volume(volume::Args),
@@ -81,6 +83,7 @@ fn done() -> ! {
         Command::Compare(args) => compare::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::HostAgent(args) => host_agent::run(args),
         Command::Profile(args) => profile::run(args),
         Command::San(args) => san::run(args),
         Command::Volume(args) => volume::run(args),

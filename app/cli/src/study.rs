@@ -5,6 +5,7 @@ pub(crate) mod analyze;
 mod bounded;
 pub(crate) mod compare;
 pub(crate) mod demo;
+pub(crate) mod host_agent;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod schema;

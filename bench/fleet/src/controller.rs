@@ -146,8 +146,14 @@ impl Controller {
             token: self.token.clone(),
             program: spec.program.clone(),
             log_dir: spec.worker_log_dir.clone(),
+            goes_on_without: spec.goes_on_without,
         };
-        for LaunchedWorker { id, node } in self.launcher.prepare(context).await? {
+        // It may copy programs, for minutes.
+        let prepared = tokio::select! {
+            prepared = self.launcher.prepare(context) => prepared?,
+            () = gone(&mut self.alive) => return Err(FleetError::interrupted()),
+        };
+        for LaunchedWorker { id, node } in prepared {
             self.add_member(id, node, true);
         }
         Ok(())

@@ -11,7 +11,7 @@
 //! of the open places of the fleet ([`FleetKind::open_places`]); the controller only waits for those. No other module
 //! asks which kind a fleet is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,16 +26,20 @@ use crate::node::NodeSpec;
 
 mod joining;
 mod local;
+mod ssh;
 
 pub use joining::{DEFAULT_WAIT, JoiningWorkers, LONGEST_WAIT};
 pub use local::LocalProcesses;
+pub use ssh::{
+    DiskQuestion, FoundDisk, HostAnswer, HostQuestion, PROGRAMS_VARIABLE, SshHosts, run_host_agent,
+};
 
 /// The options of a study's `[fleet]` table that decide its kind. A kind that needs others adds its own here.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FleetOptions {
     /// `nodes`: how many nodes of this machine.
     pub nodes: Option<u32>,
-    /// `[[fleet.node]]`: the nodes of this machine, with names and limits.
+    /// `[[fleet.node]]`: the nodes, with names and limits: of this machine, or hosts.
     pub node: Vec<NodeSpec>,
     /// `workers_per_node`: workers on each node.
     pub workers_per_node: u32,
@@ -99,6 +103,9 @@ pub trait FleetKind: Sized {
 
     /// The places for workers that the fleet does not launch; `None` if the fleet launches all of its workers.
     fn open_places(&self) -> Option<OpenPlaces>;
+
+    /// Leaves one worker on each node, where the fleet says how many there are.
+    fn one_worker_each(&mut self) {}
 }
 
 /// What a launcher needs to know of the controller.
@@ -112,6 +119,8 @@ pub(crate) struct LaunchContext {
     pub(crate) program: PathBuf,
     /// A folder of this machine for what workers print, one file each.
     pub(crate) log_dir: Option<PathBuf>,
+    /// Whether hosts that cannot be prepared are left out: their workers do not start, and say why.
+    pub(crate) goes_on_without: bool,
 }
 
 /// A worker that a launcher can start.
@@ -164,6 +173,16 @@ pub(crate) trait Launcher {
     /// Waits until `deadline` for all workers to end by themselves, ends the others, and removes what the launcher made on
     /// the hosts.
     async fn end_all(&mut self, _deadline: Instant) {}
+
+    /// Asks the hosts of these nodes about disks and folders, without anything else. Called instead of `prepare`, and leaves
+    /// nothing running. Empty for a fleet that asks no hosts.
+    async fn inspect(
+        &mut self,
+        _program: PathBuf,
+        _questions: BTreeMap<String, HostQuestion>,
+    ) -> BTreeMap<String, Result<HostAnswer, FleetError>> {
+        BTreeMap::new()
+    }
 }
 
 /// Lists the kinds: `Variant(kind, its launcher)`. Generates [`Placement`] and `AnyLauncher`, which pass each method of the two
@@ -180,8 +199,8 @@ macro_rules! kinds {
             /// The fleet that a study's options ask for. The error is of kind `Usage`.
             pub fn of(options: &FleetOptions) -> Result<Placement, FleetError> {
                 Placement::from_options(options)?
-                    .ok_or_else(|| FleetError::usage("[fleet] names no workers: set nodes (workers on this machine) or join \
-                     (workers that connect to the controller)"))
+                    .ok_or_else(|| FleetError::usage("[fleet] names no workers: set nodes (workers on this machine), [[fleet.node]] with ssh \
+                     (workers on hosts) or join (workers that connect to the controller)"))
             }
 
             /// What acts for it.
@@ -224,6 +243,9 @@ macro_rules! kinds {
             fn open_places(&self) -> Option<OpenPlaces> {
                 match self { $(Placement::$kind(fleet) => fleet.open_places(),)+ }
             }
+            fn one_worker_each(&mut self) {
+                match self { $(Placement::$kind(fleet) => fleet.one_worker_each(),)+ }
+            }
         }
 
         /// The launcher of a fleet of one of the kinds.
@@ -250,6 +272,13 @@ macro_rules! kinds {
             async fn end_all(&mut self, deadline: Instant) {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.end_all(deadline).await,)+ }
             }
+            async fn inspect(
+                &mut self,
+                program: PathBuf,
+                questions: BTreeMap<String, HostQuestion>,
+            ) -> BTreeMap<String, Result<HostAnswer, FleetError>> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.inspect(program, questions).await,)+ }
+            }
         }
     };
 }
@@ -258,6 +287,8 @@ macro_rules! kinds {
 kinds! {
     /// Workers that are started elsewhere and join.
     Joined(JoiningWorkers, joining::JoiningLauncher),
+    /// Processes of this program on hosts that `ssh` reaches.
+    Ssh(SshHosts, ssh::SshLauncher),
     /// Processes of this program on this machine.
     Processes(LocalProcesses, local::LocalLauncher),
 }
@@ -285,6 +316,24 @@ mod tests {
         assert!(twice.unwrap_err().contains("one of the two"));
         let wait = fleet(|o| o.wait = Some(TimeSpan::seconds(1)));
         assert!(wait.unwrap_err().contains("without join"));
+    }
+
+    #[test]
+    fn nodes_with_ssh_are_hosts_and_only_listen_lets_them_dial_the_controller() {
+        let host = |name: &str| NodeSpec { ssh: Some(format!("root@{name}")), ..NodeSpec::named(name) };
+        let hosts = fleet(|o| o.node = vec![host("a"), host("b")]).unwrap();
+        assert_eq!((hosts.workers(), hosts.summary().as_str()), (4, "2 hosts × 2 workers"));
+        assert!(!hosts.runs_here() && hosts.open_places().is_none());
+        let anywhere: SocketAddr = "0.0.0.0:7400".parse().unwrap();
+        assert!(hosts.listen_on(anywhere).ip().is_loopback());
+        let direct = fleet(|o| (o.node, o.listen) = (vec![host("a")], Some(anywhere))).unwrap();
+        assert_eq!(direct.listen_on(anywhere), anywhere);
+        let mixed = fleet(|o| o.node = vec![host("a"), NodeSpec::named("b")]);
+        assert!(mixed.unwrap_err().contains("[[fleet.node]] b has no ssh"));
+        for ssh in ["", "-oProxyCommand=x", "a b"] {
+            let node = NodeSpec { ssh: Some(ssh.into()), ..NodeSpec::named("a") };
+            assert!(fleet(|o| o.node = vec![node.clone()]).unwrap().validate().is_err(), "{ssh}");
+        }
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`spec`] | the specification of a fleet: where workers come from, where the controller listens, which token |
-//! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, workers that join |
-//! | [`identity`], [`node`] | names of workers, nodes of this machine |
+//! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, hosts by SSH, workers that join |
+//! | [`inspect`] | hosts asked about their disks, before a run |
+//! | [`identity`], [`node`] | names of workers, nodes |
 //! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
 //! | [`event`] | what a fleet reports while it works |
 //! | [`outcome`] | what an operation came to, worker by worker |
@@ -36,6 +37,7 @@ mod frame;
 mod greeting;
 mod host_cpu;
 mod host_seconds;
+pub mod inspect;
 pub mod identity;
 mod inbound;
 mod join;
@@ -66,8 +68,10 @@ pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
 pub use identity::{WorkerId, WorkerInfo};
 pub use join::WorkerOptions;
+pub use inspect::inspect_hosts;
 pub use launcher::{
-    CpuShare, FleetKind, FleetOptions, JoiningWorkers, LocalProcesses, OpenPlaces, Placement,
+    CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
+    LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent,
 };
 pub use mid_step::{MidStepChanges, MidStepOrder};
 pub use network::NetworkPathSpeed;

@@ -25,7 +25,9 @@ impl Controller {
         self.prepare_launcher(spec).await?;
         let launched = self.ids();
         self.bring_back(&launched).await?;
-        if let Some(missing) = self.members.values().find(|m| m.connection.is_none()) {
+        let is_there = self.members.values().any(|m| m.connection.is_some());
+        let missing = self.members.values().find(|m| m.connection.is_none());
+        if let Some(missing) = missing.filter(|_| !spec.goes_on_without || !is_there) {
             let message = format!("worker {} could not be started: {}", missing.info.id, missing.absent);
             return Err(match missing.misasked {
                 true => FleetError::usage(message),

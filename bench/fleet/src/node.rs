@@ -1,6 +1,9 @@
-//! A node of this machine: a name, and limits that its workers share.
+//! A node: where workers run, with limits that its workers share, and disks that they measure.
+
+use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
+use loadline_load::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +11,23 @@ use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::identity::{LONGEST_NAME, is_name};
 
-/// A place for workers on this machine: a name, and limits that its workers share.
+/// A place for workers: this machine, or a host that `ssh` reaches; with limits that its workers share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSpec {
     /// Its name: letters, digits, `-`, `_` and `.`.
     pub name: String,
+    /// The host of the node, as `ssh` takes it: `user@host`, a name of `ssh_config`, or `ssh://user@host:port`. Absent: this
+    /// machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<String>,
+    /// The private key with which `ssh` logs in (`ssh -i`). Absent: as `ssh_config` and the agent decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_key: Option<PathBuf>,
+    /// Existing block devices or files of the node's host, as many as its workers have disks: first those of worker 0. Writing
+    /// to them needs `--destroy-data`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Target>,
     /// The CPUs that its workers may run on, such as `0-3,6`. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
@@ -33,10 +47,23 @@ impl NodeSpec {
 
     /// Checks the rules that need no system. The error is of kind `Usage`.
     pub fn validate(&self) -> Result<(), FleetError> {
-        let NodeSpec { name, cpus, cpu_limit, memory_limit } = self;
+        let NodeSpec { name, ssh, ssh_key, disks: _, cpus, cpu_limit, memory_limit } = self;
         if !is_name(name) {
             return Err(FleetError::usage(format!(
                 "\"{name}\" is not a valid name of a node: use letters, digits, '-', '_' and '.', at most {LONGEST_NAME}"
+            )));
+        }
+        if let Some(ssh) = ssh
+            && (ssh.is_empty() || ssh.starts_with('-') || ssh.chars().any(|c| c.is_whitespace() || c.is_control()))
+        {
+            return Err(FleetError::usage(format!(
+                "node {name}: ssh = {ssh:?} is not a host that ssh takes: write \"user@host\", a name of ssh_config, or \
+                 \"ssh://user@host:port\""
+            )));
+        }
+        if ssh.is_none() && ssh_key.is_some() {
+            return Err(FleetError::usage(format!(
+                "node {name}: ssh_key without ssh: write ssh = \"user@host\" too"
             )));
         }
         if let Some(cpus) = cpus {

@@ -24,6 +24,9 @@ pub struct FleetSpec {
     pub program: PathBuf,
     /// A folder of this machine for what launched workers print, one file each. It must exist. `None`: only the last lines are kept.
     pub worker_log_dir: Option<PathBuf>,
+    /// Whether the fleet starts though some of its workers cannot be started, as long as one can. Its first operation then names
+    /// those that are lost.
+    pub goes_on_without: bool,
 }
 
 impl FleetSpec {
@@ -37,6 +40,7 @@ impl FleetSpec {
             // The link, and not the file's path: it leads to the running program even if that file was replaced.
             program: PathBuf::from("/proc/self/exe"),
             worker_log_dir: None,
+            goes_on_without: false,
         }
     }
 

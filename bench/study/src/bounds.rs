@@ -10,6 +10,7 @@ use crate::disks::used;
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
+use crate::node_disks;
 use crate::own_cluster;
 use crate::point::Point;
 
@@ -117,6 +118,7 @@ pub(crate) fn devices_of_unknown_workers(
 fn disks(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     own_cluster::check(study, resolved)?;
+    node_disks::check(study, resolved)?;
     let fleet = &study.fleet;
     if !study.policy.is_empty() && (study.target.folder.is_some() || !study.target.devices.is_empty()) {
         return usage("[target] and [[policy]] tables both name disks: leave [target] out".into());

@@ -11,6 +11,7 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::FleetKind;
 use loadline_load::target::free_space;
 use loadline_load::{Examined, Target, examine};
+use loadline_profile::Profile;
 
 use crate::disks::{fits, located};
 use crate::error::StudyError;
@@ -46,24 +47,38 @@ pub struct Device {
     pub size: ByteSize,
 }
 
-/// What the check of a plan found on this machine.
+/// What was found on a host of the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFound {
+    /// The name of its node.
+    pub node: String,
+    /// What `ssh` takes.
+    pub destination: String,
+    /// The devices that are measured there.
+    pub devices: Vec<Device>,
+    /// The folders in which files are made, and what is free there.
+    pub folders: Vec<(PathBuf, ByteSize)>,
+}
+
+/// What the check of a plan found.
 #[derive(Debug, Clone, Default)]
 pub struct PlanCheck {
     /// Each file system on which space is needed.
     pub space: Vec<SpaceNeed>,
     /// The devices that are measured, in the study's order.
     pub devices: Vec<Device>,
+    /// What was found on each host that was asked, in the order of the nodes.
+    pub hosts: Vec<HostFound>,
     /// What stands in the way; empty if nothing does.
     pub problems: Vec<StudyError>,
 }
 
 impl PlanCheck {
-    /// Returns itself, or the first problem as the error.
+    /// Returns itself, or all problems as one error, a line each; of the first one's kind.
     pub fn accept(self) -> Result<PlanCheck, StudyError> {
-        match self.problems.first() {
-            Some(problem) => Err(problem.clone()),
-            None => Ok(self),
-        }
+        let Some(first) = self.problems.first() else { return Ok(self) };
+        let messages: Vec<&str> = self.problems.iter().map(|problem| problem.message.as_str()).collect();
+        Err(StudyError { kind: first.kind, message: messages.join("\n") })
     }
 }
 
@@ -230,7 +245,7 @@ fn devices(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanChe
     let loads: Vec<&Step> = plan.loads().collect();
     let ceilings: Vec<&Step> = plan.ceilings().collect();
     let measured =
-        study.targets().flat_map(|target| target.devices).map(|device| (device, &loads, plan.writes()));
+        study.named_disks().map(|device| (device, &loads, plan.writes()));
     let bare = study.ceilings.node.iter().flat_map(|node| &node.devices);
     let writes = ceilings.iter().any(|step| step.profile.write_percent > 0);
     let bare = bare.map(|device| (device, &ceilings, writes));
@@ -276,15 +291,7 @@ fn device(
     let mut examined: BTreeMap<_, Examined> = BTreeMap::new();
     for step in loads {
         let (label, profile) = (&step.label, &step.profile);
-        // What opening depends on: a matrix of thousands of loads has few of these.
-        let way = (
-            profile.direct,
-            profile.write_through,
-            profile.block_size,
-            profile.alignment,
-            profile.base_offset,
-        );
-        let this = match examined.entry(way) {
+        let this = match examined.entry(way(profile)) {
             Entry::Occupied(known) => *known.get(),
             // Nothing was begun, whatever the trouble is.
             Entry::Vacant(new) => {
@@ -297,13 +304,24 @@ fn device(
         return Err(StudyError::usage("there is nothing to measure: name a profile"));
     };
     if writes && !destroy_data && !matches!(target, Target::Null(_)) {
-        let writer = loads.iter().find(|step| step.profile.write_percent > 0);
-        return Err(usage(format!(
-            "{} to it, and it is not a file that Loadline made. If everything on it may be lost, add --destroy-data",
-            writer.map_or("filling writes".into(), |step| format!("profile {} writes", step.label))
-        )));
+        return Err(usage(needs_permission(loads)));
     }
     Ok((Device { target: target.clone(), size }, identity))
+}
+
+/// What opening depends on: a matrix of thousands of loads has few of these.
+pub(crate) fn way(profile: &Profile) -> impl Ord + use<> {
+    let Profile { direct, write_through, block_size, alignment, base_offset, .. } = profile;
+    (*direct, *write_through, *block_size, *alignment, *base_offset)
+}
+
+/// Why a disk may not be written to without `--destroy-data`.
+pub(crate) fn needs_permission(loads: &[&Step]) -> String {
+    let writer = loads.iter().find(|step| step.profile.write_percent > 0);
+    format!(
+        "{} to it, and it is not a file that Loadline made. If everything on it may be lost, add --destroy-data",
+        writer.map_or("filling writes".into(), |step| format!("profile {} writes", step.label))
+    )
 }
 
 /// A size for people: at most one decimal.

@@ -102,7 +102,7 @@ impl Study {
     pub fn makes_files(&self) -> bool {
         match self.policy.first() {
             Some(policy) => policy.devices.is_empty(),
-            None => self.target.devices.is_empty(),
+            None => self.target.devices.is_empty() && !self.names_node_disks(),
         }
     }
 
@@ -293,7 +293,8 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The workers that measure: processes on nodes of this machine, or workers that join from other machines.
+/// The workers that measure: processes on nodes of this machine or on hosts that `ssh` reaches, or workers that join from other
+/// machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetSection {
@@ -301,9 +302,18 @@ pub struct FleetSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub nodes: Option<u32>,
-    /// The nodes, one table for each.
+    /// The nodes, one table for each: of this machine, or each a host (`ssh = "user@host"`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<NodeSpec>,
+    /// An inventory of Ansible (INI or YAML), relative to the study file: its hosts are the nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<PathBuf>,
+    /// The group of the inventory whose hosts are the nodes; all of its hosts by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The disks of each host whose table names none: existing block devices or files, by their names there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Target>,
     /// Worker processes on each node.
     #[schemars(range(min = 1, max = 1024))]
     pub workers_per_node: u32,
@@ -320,7 +330,8 @@ pub struct FleetSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub join: Option<u32>,
-    /// Where workers join: an address and port of this machine, such as `0.0.0.0:7400`.
+    /// Where workers join: an address and port of this machine, such as `0.0.0.0:7400`. With hosts (`ssh`): workers connect
+    /// directly to this address; not given, SSH forwards a port of each host.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
@@ -347,6 +358,9 @@ impl Default for FleetSection {
         FleetSection {
             nodes: None,
             node: Vec::new(),
+            inventory: None,
+            group: None,
+            disks: Vec::new(),
             workers_per_node: 1,
             disks_per_worker: 1,
             disk_size: None,

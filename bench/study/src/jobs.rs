@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::{WorkerId, WorkerInfo};
+use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_load::{Disk, Job, Target, Verify, WritePermission};
 use loadline_profile::{Data, Extent, Profile};
 
@@ -85,7 +85,11 @@ impl Jobs<'_> {
         if self.plan.disk_size.is_some() {
             return self.manifest.files.iter().map(|file| Target::Path(file.path.clone())).collect();
         }
-        let devices = self.manifest.study.targets().flat_map(|target| target.devices);
+        // The disks of hosts are inspected there, by the worker that watches its host.
+        if self.manifest.study.names_node_disks() && !self.plan.fleet.placement.runs_here() {
+            return Vec::new();
+        }
+        let devices = self.manifest.study.named_disks();
         devices.map(|target| located(target, &self.manifest.study_folder)).collect()
     }
 
@@ -143,6 +147,12 @@ impl Jobs<'_> {
             return self.made(mine.filter(|file| !file.ceiling && file.policy.as_ref() == policy));
         }
         let each = self.plan.fleet.disks_per_worker as usize;
+        if self.manifest.study.names_node_disks() {
+            let all = self.manifest.study.disks_of_node(&worker.node);
+            let number = worker.id.0.rsplit_once('/').and_then(|(_, number)| number.parse::<usize>().ok());
+            let first = number.ok_or_else(|| StudyError::failed(format!("{} has no number", worker.id)))? * each;
+            return Ok(self.devices(all.iter().skip(first).take(each)));
+        }
         let target = self.manifest.study.targets().find(|target| target.name == policy);
         let all = target.map_or(&[] as &[Target], |target| target.devices);
         Ok(self.devices(all.iter().skip(index * each).take(each)))

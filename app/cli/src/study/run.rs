@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
-use loadline_fleet::check_token;
+use loadline_fleet::{check_token, or_stop};
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
 use loadline_study::folder::manifest::{Manifest, RunState};
+use loadline_study::host_check::check_hosts;
 use loadline_study::folder::{OwnedFolder, default_path};
 use loadline_study::run::RunVerdict;
 use loadline_study::when::When;
@@ -123,7 +124,7 @@ pub(crate) fn run(mut args: Args) -> Exit {
     if let Some(Err(error)) = args.token.as_deref().map(check_token) {
         return print_error(error.kind.into(), &error.message);
     }
-    let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref())?, gate)));
+    let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref(), &stop)?, gate)));
     match outcome {
         Ok((None, _)) => Exit::Done,
         Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),
@@ -132,14 +133,39 @@ pub(crate) fn run(mut args: Args) -> Exit {
 }
 
 /// The folder to work in; `None` if there is nothing to be done but what was printed.
-fn prepared(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
+fn prepared(
+    args: &Args,
+    gate: Option<&PreparedGate>,
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<OwnedFolder>, StudyError> {
     match &args.resume {
-        Some(folder) => resumed(args, gate, folder),
-        None => begun(args, gate),
+        Some(folder) => resumed(args, gate, folder, stop),
+        None => begun(args, gate, stop),
     }
 }
 
-fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>, StudyError> {
+/// Checks a plan on this machine, and on the hosts of its fleet.
+fn checked(
+    study: &Study,
+    plan: &Plan,
+    place: &RunPlace<'_>,
+    stop: &Arc<AtomicBool>,
+) -> Result<PlanCheck, StudyError> {
+    let mut found = check(study, plan, place);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| StudyError::failed(format!("cannot start: {e}")))?;
+    runtime.block_on(async {
+        let mut stopped = watched(Arc::clone(stop));
+        or_stop(&mut stopped, check_hosts(study, plan, place, &mut found)).await
+    })?;
+    Ok(found)
+}
+
+fn begun(
+    args: &Args,
+    gate: Option<&PreparedGate>,
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<OwnedFolder>, StudyError> {
     let built_in = PathBuf::from("quick.toml");
     let (path, (study, text)) = match (&args.study, args.text) {
         (Some(path), _) => (path, read::read(path)?),
@@ -157,7 +183,7 @@ fn begun(args: &Args, gate: Option<&PreparedGate>) -> Result<Option<OwnedFolder>
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
     let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
     let place = RunPlace { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
-    let found = check(&study, &plan, &place);
+    let found = checked(&study, &plan, &place, stop)?;
     if args.plan {
         plan::print(&study, &plan, &found, &out, &[]);
         found.accept()?;
@@ -175,6 +201,7 @@ fn resumed(
     args: &Args,
     gate: Option<&PreparedGate>,
     folder: &Path,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Option<OwnedFolder>, StudyError> {
     let again = |run: &RunFolder| -> Result<PlanCheck, StudyError> {
         let manifest = &run.manifest;
@@ -187,7 +214,7 @@ fn resumed(
         if manifest.state == RunState::Finished {
             return Ok(PlanCheck::default());
         }
-        Ok(check(&manifest.study, &run.plan, &place))
+        checked(&manifest.study, &run.plan, &place, stop)
     };
     if args.plan {
         let run = RunFolder::open(folder)?;

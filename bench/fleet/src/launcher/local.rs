@@ -112,6 +112,10 @@ impl FleetKind for LocalProcesses {
     fn open_places(&self) -> Option<OpenPlaces> {
         None
     }
+
+    fn one_worker_each(&mut self) {
+        self.workers_per_node = 1;
+    }
 }
 
 /// A worker, and its process while it runs or its end has not been noted.

@@ -156,7 +156,12 @@ impl Manifest {
                 folder.display()
             ))
         })?;
+        // The hosts of an inventory are those that it had when the run began.
+        let nodes = std::mem::take(&mut manifest.study.fleet.node);
         manifest.study = read::parse(&format!("{} (study_text)", path.display()), &manifest.study_text)?;
+        if manifest.study.fleet.inventory.is_some() {
+            manifest.study.fleet.node = nodes;
+        }
         Ok(manifest)
     }
 

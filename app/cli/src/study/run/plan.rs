@@ -31,6 +31,7 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
             Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),
             None => format!("files of {}", human(size)),
         },
+        None if !found.hosts.is_empty() => "existing disks of the hosts".into(),
         None if found.devices.is_empty() => "existing devices".into(),
         None => {
             let named = found.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
@@ -38,6 +39,12 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
         }
     };
     text.push_str(&format!("fleet: {fleet}: {disks}\n"));
+    for host in &found.hosts {
+        let devices = host.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
+        let folders = host.folders.iter().map(|(path, free)| format!("{} ({} free)", path.display(), human(*free)));
+        let all: Vec<String> = devices.chain(folders).collect();
+        text.push_str(&format!("host {} ({}): {}\n", host.node, host.destination, all.join(", ")));
+    }
     text.push_str(&format!(
         "each step: warm up {}, measure {}, cool down {}\n\n",
         phases.warm_up, phases.measure, phases.cool_down

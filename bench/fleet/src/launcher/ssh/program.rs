@@ -1,0 +1,93 @@
+//! The `loadline` program for a host, by the host's architecture, and its checksum.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::FleetError;
+
+/// The environment variable that names a folder with programs for other architectures.
+pub const PROGRAMS_VARIABLE: &str = "LOADLINE_PROGRAMS";
+
+/// A program, whole in memory: the file may be replaced while it is copied.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) bytes: Vec<u8>,
+    /// SHA-256 of the bytes, in hexadecimal digits.
+    pub(crate) checksum: String,
+}
+
+/// The programs of all architectures that were asked for, each read once.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    /// The program of this machine.
+    own: PathBuf,
+    read: Arc<Mutex<BTreeMap<String, Arc<Program>>>>,
+}
+
+impl Programs {
+    pub(crate) fn new(own: PathBuf) -> Programs {
+        Programs { own, read: Arc::default() }
+    }
+
+    /// The program for an architecture (`uname -m`). The error is of kind `Usage`, and says where the program is looked for.
+    pub(crate) fn of(&self, architecture: &str) -> Result<Arc<Program>, FleetError> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = read.get(architecture) {
+            return Ok(program.clone());
+        }
+        let path = self.path(architecture)?;
+        let bytes = fs::read(&path)
+            .map_err(|e| FleetError::failed(format!("the program {} cannot be read: {e}", path.display())))?;
+        let checksum = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let program = Arc::new(Program { bytes, checksum });
+        read.insert(architecture.into(), program.clone());
+        Ok(program)
+    }
+
+    fn path(&self, architecture: &str) -> Result<PathBuf, FleetError> {
+        if architecture == std::env::consts::ARCH {
+            return Ok(self.own.clone());
+        }
+        let name = format!("loadline-{architecture}");
+        let own = fs::canonicalize(&self.own).ok();
+        let beside = own.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+        let named = std::env::var_os(PROGRAMS_VARIABLE).map(PathBuf::from);
+        let folders: Vec<PathBuf> = named.into_iter().chain(beside).collect();
+        let is_plain = architecture.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let found = folders.iter().map(|folder| folder.join(&name)).find(|path| is_plain && path.is_file());
+        found.ok_or_else(|| {
+            let listed: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            FleetError::usage(format!(
+                "its architecture is {}, and this program is for {}. Put a program of the same version for {0} into one of \
+                 these folders, as {name}: {}; or set {PROGRAMS_VARIABLE} to the folder that has it",
+                architecture.escape_default(),
+                std::env::consts::ARCH,
+                listed.join(", ")
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_this_architecture_is_our_own_and_another_must_lie_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("loadline");
+        fs::write(&own, "abc").unwrap();
+        let programs = Programs::new(own);
+        let program = programs.of(std::env::consts::ARCH).unwrap();
+        assert_eq!(program.checksum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        let missing = programs.of("sparc64").unwrap_err().message;
+        assert!(missing.contains("loadline-sparc64") && missing.contains(PROGRAMS_VARIABLE), "{missing}");
+        fs::write(folder.path().join("loadline-sparc64"), "other").unwrap();
+        assert_eq!(programs.of("sparc64").unwrap().bytes, b"other");
+        assert!(programs.of("../x").is_err());
+    }
+}
