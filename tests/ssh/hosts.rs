@@ -96,13 +96,19 @@ impl Hosts {
         self.serve(1, "no-shell", 2203, "ForceCommand echo This account is not available.; exit 1\n");
         self.serve(1, "no-forward", 2204, "AllowTcpForwarding no\n");
         self.serve(1, "other-machine", 2205, &talk_of("sparc64"));
-        for (name, port) in
-            [("password", 2201), ("talks", 2202), ("no-shell", 2203), ("no-forward", 2204), ("other-machine", 2205), ("closed", 2299)]
-        {
+        for (name, port) in [
+            ("password", 2201),
+            ("talks", 2202),
+            ("no-shell", 2203),
+            ("no-forward", 2204),
+            ("other-machine", 2205),
+            ("closed", 2299),
+        ] {
             config += &format!("Host {name}\n  HostName {}\n  Port {port}\n  HostKeyAlias {0}\n", address(1));
         }
         config += &format!("Host wrong-key\n  HostName {}\n  IdentityFile {}\n", address(1), at("other-key"));
-        config += &format!("Host wrong-host\n  HostName {}\n  UserKnownHostsFile {}\n", address(1), at("wrong"));
+        config +=
+            &format!("Host wrong-host\n  HostName {}\n  UserKnownHostsFile {}\n", address(1), at("wrong"));
         config += &format!("Host unknown-host\n  HostName {}\n  UserKnownHostsFile /dev/null\n", address(1));
         config += &format!("Host no-user\n  HostName {}\n  User nobody-of-this-name\n", address(1));
         config += "Host silent\n  HostName 10.77.0.200\n  ConnectTimeout 2\n";
@@ -122,7 +128,11 @@ impl Hosts {
         fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
         for host in 1..=HOSTS {
             eventually("the SSH server answers", LIMIT, || {
-                self.controller(Path::new("ssh")).args([&format!("h{host}"), "true"]).status().unwrap().success()
+                self.controller(Path::new("ssh"))
+                    .args([&format!("h{host}"), "true"])
+                    .status()
+                    .unwrap()
+                    .success()
             });
         }
     }
@@ -156,7 +166,8 @@ impl Hosts {
 
     /// A command on the controller's machine, with its configuration of SSH.
     pub(crate) fn controller(&self, program: &Path) -> Command {
-        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+        let path =
+            format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap_or_default());
         // `ip netns exec` looks the program up itself.
         let program = if program == Path::new("ssh") { self.folder.join("bin/ssh") } else { program.into() };
         let mut command = self.network.command(0, &program);
@@ -233,5 +244,7 @@ impl Drop for Hosts {
 
 /// A server on which `uname` says this architecture.
 fn talk_of(architecture: &str) -> String {
-    format!("ForceCommand uname() {{ echo {architecture}; }}; export -f uname; eval \"$SSH_ORIGINAL_COMMAND\"\n")
+    format!(
+        "ForceCommand uname() {{ echo {architecture}; }}; export -f uname; eval \"$SSH_ORIGINAL_COMMAND\"\n"
+    )
 }

@@ -188,6 +188,7 @@ fn worker(number: u32, window: &Window) -> WorkerResult {
         },
         figures: window.figures(),
         clock_error_ns: Some(100),
+        began_late_ns: None,
         cpu: Some(CpuTime { user_s: 1.0, system_s: 2.0, polling_s: 0.0 }),
         host_cpu: None,
         engine: Some("io_uring".into()),

@@ -146,6 +146,7 @@ impl Controller {
             token: self.token.clone(),
             program: spec.program.clone(),
             log_dir: spec.worker_log_dir.clone(),
+            host_ip: None,
             goes_on_without: spec.goes_on_without,
         };
         // It may copy programs, for minutes.

@@ -12,7 +12,7 @@
 //! asks which kind a fleet is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +119,8 @@ pub(crate) struct LaunchContext {
     pub(crate) program: PathBuf,
     /// A folder of this machine for what workers print, one file each.
     pub(crate) log_dir: Option<PathBuf>,
+    /// The address at which other hosts reach the hosts of the workers, if their connections to the controller do not say it.
+    pub(crate) host_ip: Option<IpAddr>,
     /// Whether hosts that cannot be prepared are left out: their workers do not start, and say why.
     pub(crate) goes_on_without: bool,
 }

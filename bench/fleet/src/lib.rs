@@ -37,9 +37,9 @@ mod frame;
 mod greeting;
 mod host_cpu;
 mod host_seconds;
-pub mod inspect;
 pub mod identity;
 mod inbound;
+pub mod inspect;
 mod join;
 pub mod launcher;
 mod lifecycle;
@@ -67,8 +67,8 @@ pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
 pub use identity::{WorkerId, WorkerInfo};
-pub use join::WorkerOptions;
 pub use inspect::inspect_hosts;
+pub use join::WorkerOptions;
 pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
     LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent,

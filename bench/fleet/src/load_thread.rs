@@ -188,6 +188,7 @@ impl LoadState {
         tell_found(&self.reply);
         let outcome = outcome?.whole()?;
         Ok(Reply::Measured(Box::new(Measured {
+            began_late_ns: outcome.began_late.0,
             cpu: outcome.cpu,
             host_cpu: None,
             findings: outcome.findings,

@@ -54,7 +54,9 @@ impl NodeSpec {
             )));
         }
         if let Some(ssh) = ssh
-            && (ssh.is_empty() || ssh.starts_with('-') || ssh.chars().any(|c| c.is_whitespace() || c.is_control()))
+            && (ssh.is_empty()
+                || ssh.starts_with('-')
+                || ssh.chars().any(|c| c.is_whitespace() || c.is_control()))
         {
             return Err(FleetError::usage(format!(
                 "node {name}: ssh = {ssh:?} is not a host that ssh takes: write \"user@host\", a name of ssh_config, or \

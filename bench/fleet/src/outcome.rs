@@ -39,6 +39,8 @@ pub struct WorkerOutcome {
     /// How far its start may have been from the agreed instant, by the uncertainty of clocks; `None` of a worker that
     /// could not begin.
     pub clock_error: Option<Nanos>,
+    /// How long after the agreed instant it began, by its own clock; `None` of a lost worker.
+    pub began_late: Option<Nanos>,
     /// CPU time of its process in the window; `None` of a lost worker.
     pub cpu: Option<CpuTime>,
     /// Its host's CPUs in the window; `None` of a lost worker, or if the host does not report them.
@@ -60,6 +62,7 @@ impl WorkerOutcome {
             worker,
             window: Window::new(length),
             clock_error: None,
+            began_late: None,
             cpu: None,
             host_cpu: None,
             findings: Vec::new(),

@@ -30,6 +30,15 @@ const USAGE: i32 = 2;
 /// The environment variable in which a token travels to a child: every user of the host can read a command line.
 pub const TOKEN_VARIABLE: &str = "LOADLINE_TOKEN";
 
+/// The environment variable that carries to a worker the address at which other hosts reach its host, where its connection to the controller
+/// does not say it.
+const HOST_IP_VARIABLE: &str = "LOADLINE_HOST_IP";
+
+/// The address that the process which started this worker gave it for its host.
+pub(crate) fn given_host_ip() -> Option<IpAddr> {
+    std::env::var(HOST_IP_VARIABLE).ok()?.parse().ok()
+}
+
 /// The environment variable that carries the controller's process id to a child.
 const CONTROLLER_VARIABLE: &str = "LOADLINE_CONTROLLER_PID";
 
@@ -54,6 +63,8 @@ pub(crate) struct Launch {
     pub(crate) controller: SocketAddr,
     pub(crate) token: Arc<str>,
     pub(crate) log_dir: Option<PathBuf>,
+    /// The address at which other hosts reach this one, if the connection to the controller does not say it.
+    pub(crate) host_ip: Option<IpAddr>,
 }
 
 /// Where the last lines are that a worker printed on its standard error.
@@ -83,6 +94,7 @@ impl Launch {
             .args(self.node.cpus.iter().flat_map(|cpus| ["--cpus", cpus]))
             .env(TOKEN_VARIABLE, &*self.token)
             .env(CONTROLLER_VARIABLE, std::process::id().to_string())
+            .envs(self.host_ip.map(|ip| (HOST_IP_VARIABLE, ip.to_string())))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // Ctrl-C on the terminal is for the controller, which orders the workers to stop.
@@ -210,6 +222,7 @@ mod tests {
             controller: SocketAddr::from(([0, 0, 0, 0], 7)),
             token: "secret-token".into(),
             log_dir: None,
+            host_ip: None,
         }
     }
 

@@ -160,9 +160,19 @@ impl Step<'_> {
     pub(crate) fn end(&mut self, id: &WorkerId, measured: Measured) -> Option<String> {
         self.running.remove(id);
         let outcome = self.outcomes.get_mut(id)?;
-        let Measured { cpu, host_cpu, findings, engine, verify, completed, errors, stop_condition } =
-            measured;
+        let Measured {
+            began_late_ns,
+            cpu,
+            host_cpu,
+            findings,
+            engine,
+            verify,
+            completed,
+            errors,
+            stop_condition,
+        } = measured;
         (outcome.cpu, outcome.host_cpu, outcome.verify) = (Some(cpu), host_cpu, verify);
+        outcome.began_late = Some(Nanos(began_late_ns));
         // Threads that hang in the kernel.
         if findings.iter().any(|finding| finding.kind == FindingKind::Censored) {
             self.tainted.insert(id.clone());
@@ -239,6 +249,7 @@ mod tests {
         assert_eq!(step.tainted, [a].into());
         let stuck = Finding::doubt(FindingKind::Censored, "threads to end", "1 hangs", "The disk is stuck.");
         let measured = Measured {
+            began_late_ns: 0,
             cpu: CpuTime::default(),
             host_cpu: None,
             findings: vec![stuck],

@@ -40,7 +40,7 @@ use crate::outcome::HostCpu;
 pub use crate::token::{Digits, Proven, Side};
 
 /// The version of these messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 /// The longest frame of a connection that has not proved yet that it knows the token, in bytes.
 pub const LONGEST_HELLO: usize = 4 << 10;
 /// The longest frame between the two afterwards, in bytes.
@@ -327,6 +327,8 @@ impl Reply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
+    /// How long after the agreed instant the last of its threads began, by its own clock, nanoseconds.
+    pub began_late_ns: u64,
     /// CPU time of its process in the window.
     pub cpu: CpuTime,
     /// Its host's CPUs in the window.

@@ -19,7 +19,7 @@ use crate::host_seconds::HostSeconds;
 use crate::identity::WorkerId;
 use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
-use crate::process::is_orphan;
+use crate::process::{given_host_ip, is_orphan};
 use crate::tls::EncryptedStream;
 use crate::token::check_token;
 use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, ToWorker, WorkerOrder};
@@ -48,7 +48,7 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
             _ = interrupted.recv() => return Err(FleetError::interrupted()),
         };
         tell(&format!("joined {} as {id}", options.join));
-        let load = LoadThread::start(ip)
+        let load = LoadThread::start(given_host_ip().unwrap_or(ip))
             .map_err(|e| FleetError::failed(format!("worker {id} cannot start its thread: {e}")))?;
         let mut session = Session::new(options.join, id, writer, load);
         let result = session.obey(reader, &mut interrupted).await;

@@ -71,6 +71,8 @@ pub(crate) struct IssuerReport {
     pub(crate) verify: VerifyReport,
     /// The first error that an I/O returned.
     pub(crate) first_error: Option<String>,
+    /// When it began to issue I/Os.
+    pub(crate) began: Nanos,
 }
 
 #[derive(Clone, Copy)]
@@ -138,6 +140,7 @@ impl<E: Engine> Issuer<E> {
     pub(crate) fn run(mut self, halt: &Halt) -> io::Result<IssuerReport> {
         let timetable = self.setting.timetable;
         let mut now = wait_until(timetable.begin, halt);
+        self.report.began = now;
         let give_up = timetable.end + self.setting.drain;
         while !halt.is_told() && now < give_up {
             if now >= timetable.end && self.free.len() == self.slots.len() && !self.owes() {

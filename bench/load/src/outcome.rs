@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use loadline_base::clock::Nanos;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
 use schemars::JsonSchema;
@@ -157,6 +158,8 @@ pub fn engine_alone(engine: &str) -> &str {
 pub struct Outcome {
     /// Everything measured in the window, all disks merged.
     pub window: Window,
+    /// How long after the agreed moment the last of its threads began.
+    pub began_late: Nanos,
     /// CPU time in the window.
     pub cpu: CpuTime,
     /// What a reader should know, the audit's findings not included.

@@ -127,7 +127,7 @@ impl Prepared {
                 error.message.clone(),
                 "The figures are those of the whole seconds until then.",
             ));
-            let outcome = self.outcome(collector.window, cpu, reports, None)?;
+            let outcome = self.outcome(begin, collector.window, cpu, reports, None)?;
             return Ok(Outcome { ended_early: Some(error), ..outcome });
         }
         if let Some((seconds, why)) = &stop_condition {
@@ -141,11 +141,12 @@ impl Prepared {
         let whole = collector.window.length().0 / Nanos::SECOND.0;
         stop_condition = stop_condition.or(in_the_end.map(|why| (whole, why)));
         let cpu = collector.cpu();
-        self.outcome(collector.window, cpu, reports, stop_condition)
+        self.outcome(begin, collector.window, cpu, reports, stop_condition)
     }
 
     fn outcome(
         self,
+        begin: Nanos,
         window: Window,
         cpu: CpuTime,
         reports: Vec<IssuerReport>,
@@ -154,7 +155,9 @@ impl Prepared {
         let mut findings = self.findings;
         let mut verify = self.job.verify.is_some().then(VerifyReport::default);
         let mut first_error = None;
+        let mut began_late = Nanos(0);
         for report in reports {
+            began_late = began_late.max(report.began.since(begin));
             first_error = first_error.or(report.first_error);
             if let Some(all) = &mut verify {
                 all.merge(report.verify);
@@ -193,7 +196,7 @@ impl Prepared {
             Chosen::Threads => "threads",
         };
         let engine = format!("{engine}{}", if cpu.polling_s > 0.0 { POLLING } else { "" });
-        Ok(Outcome { window, cpu, findings, engine, verify, stop_condition, ended_early: None })
+        Ok(Outcome { window, began_late, cpu, findings, engine, verify, stop_condition, ended_early: None })
     }
 
     fn note_unwritten(&mut self) {

@@ -9,7 +9,7 @@ use loadline_measure::spread::Spread;
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
 use loadline_profile::Profile;
-use loadline_study::folder::result::{NodeFigures, StepResult};
+use loadline_study::folder::result::{NodeFigures, StartSpread, StepResult};
 use loadline_study::limit::Verdict;
 use loadline_study::name::Name;
 use loadline_study::planned_step::Purpose;
@@ -67,6 +67,8 @@ pub struct StepRow {
     pub storage: Option<StorageCounts>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
+    /// How far apart the workers began; `null` if fewer than two finished.
+    pub start: Option<StartSpread>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
     pub warm_up: Option<WarmUp>,
     /// I/Os that the fleet kept outstanding; `null` of a load with a rate.
@@ -189,6 +191,7 @@ impl StepRow {
             timeline: result.timeline,
             storage: result.storage,
             steadiness: result.steadiness,
+            start: result.start,
             warm_up: result.warm_up,
             findings: result.findings,
             verify: result.verify,

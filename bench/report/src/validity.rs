@@ -17,6 +17,9 @@ use crate::rows::{LoadRow, StepRow, verified};
 /// So many steps are named.
 const MOST_NAMED: usize = 8;
 
+/// Workers that begin further apart than this did not begin together, nanoseconds.
+const ONE_START_NS: u64 = 1_000_000;
+
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -104,6 +107,7 @@ pub(crate) fn checks(
         return checks;
     }
     checks.extend([steady(steps), repeats(steps, loads), generator(steps), workers(steps), cache(memory)]);
+    checks.extend(start(steps));
     checks.extend(integrity(steps));
     checks.push(others(steps));
     checks
@@ -296,6 +300,33 @@ fn cache(memory: &Memory) -> Check {
             ),
         ),
     }
+}
+
+/// Whether the workers of each step began together; `None` if no step had two.
+fn start(steps: &[StepRow]) -> Option<Check> {
+    let all = || steps.iter().filter_map(|step| Some((step.step, step.start?)));
+    let (worst, start) = all().max_by_key(|(_, start)| start.spread_ns)?;
+    let error = all().map(|(_, start)| start.clock_error_ns).max()?;
+    let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
+    let apart =
+        all().filter(|(_, start)| start.spread_ns > ONE_START_NS).map(|(step, _)| step).collect::<Vec<_>>();
+    let clocks = format!("the clocks of their hosts are known within {}", ms(error));
+    Some(match apart.is_empty() {
+        true => check(
+            "start",
+            if error > ONE_START_NS { Standing::Open } else { Standing::Sound },
+            format!("the workers of each step began within {} of each other; {clocks}", ms(start.spread_ns)),
+        ),
+        false => check(
+            "start",
+            Standing::Open,
+            format!(
+                "workers began more than 1 ms apart in {}, at most {} in step {worst}; {clocks}",
+                in_words(&apart),
+                ms(start.spread_ns)
+            ),
+        ),
+    })
 }
 
 fn integrity(steps: &[StepRow]) -> Option<Check> {

@@ -68,6 +68,7 @@ fn measured(result: &mut StepResult, count: u64, names: [&str; 2]) {
             },
             figures: window.figures(),
             clock_error_ns: Some(0),
+            began_late_ns: None,
             cpu: None,
             host_cpu: None,
             engine: None,

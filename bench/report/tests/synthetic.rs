@@ -103,6 +103,7 @@ fn synthetic(path: &Path) -> PathBuf {
                     ..one.figures()
                 },
                 clock_error_ns: Some(0),
+                began_late_ns: None,
                 cpu: None,
                 host_cpu: None,
                 engine: Some("io_uring".into()),

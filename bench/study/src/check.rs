@@ -244,8 +244,7 @@ fn devices(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanChe
     let mut seen: BTreeMap<(u64, u64), Target> = BTreeMap::new();
     let loads: Vec<&Step> = plan.loads().collect();
     let ceilings: Vec<&Step> = plan.ceilings().collect();
-    let measured =
-        study.named_disks().map(|device| (device, &loads, plan.writes()));
+    let measured = study.named_disks().map(|device| (device, &loads, plan.writes()));
     let bare = study.ceilings.node.iter().flat_map(|node| &node.devices);
     let writes = ceilings.iter().any(|step| step.profile.write_percent > 0);
     let bare = bare.map(|device| (device, &ceilings, writes));

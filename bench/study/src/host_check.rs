@@ -60,8 +60,12 @@ pub async fn check_hosts(study: &Study, plan: &Plan, place: &RunPlace<'_>, found
         match answer {
             Err(error) => found.problems.push(error.into()),
             Ok(answer) => {
-                let mut host =
-                    HostFound { node: node.name.clone(), destination, devices: Vec::new(), folders: Vec::new() };
+                let mut host = HostFound {
+                    node: node.name.clone(),
+                    destination,
+                    devices: Vec::new(),
+                    folders: Vec::new(),
+                };
                 let disks = wanted.remove(node.name.as_str()).unwrap_or_default();
                 let folders = &questions[&node.name].folders;
                 found.problems.extend(judge(&mut host, &disks, folders, &answer, place, &mut seen));
@@ -124,7 +128,8 @@ fn judge(
             }
         }
         let source = format!("{target} of {}", host.node);
-        let unfit = wanted.loads.iter().find_map(|step| fits(&step.label, &step.profile, disk.size, &source).err());
+        let unfit =
+            wanted.loads.iter().find_map(|step| fits(&step.label, &step.profile, disk.size, &source).err());
         if let Some(error) = unfit {
             problem(error.message);
         }

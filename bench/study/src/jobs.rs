@@ -150,7 +150,8 @@ impl Jobs<'_> {
         if self.manifest.study.names_node_disks() {
             let all = self.manifest.study.disks_of_node(&worker.node);
             let number = worker.id.0.rsplit_once('/').and_then(|(_, number)| number.parse::<usize>().ok());
-            let first = number.ok_or_else(|| StudyError::failed(format!("{} has no number", worker.id)))? * each;
+            let first =
+                number.ok_or_else(|| StudyError::failed(format!("{} has no number", worker.id)))? * each;
             return Ok(self.devices(all.iter().skip(first).take(each)));
         }
         let target = self.manifest.study.targets().find(|target| target.name == policy);

@@ -42,6 +42,7 @@ mod goal_tests;
 pub mod goals;
 mod harness;
 pub mod host_check;
+pub mod inventory;
 mod jobs;
 pub mod json_schema;
 pub mod limit;

@@ -48,9 +48,9 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
         return usage("[fleet] group without inventory: name the inventory whose group it is".into());
     }
     if study.names_node_disks() {
-        let names_others = study.targets().any(|target| {
-            target.folder.is_some() || !target.devices.is_empty() || target.san.is_some()
-        });
+        let names_others = study
+            .targets()
+            .any(|target| target.folder.is_some() || !target.devices.is_empty() || target.san.is_some());
         if names_others || !study.policy.is_empty() {
             return usage(
                 "[fleet] names the disks of nodes, and [target] or [[policy]] names disks too: leave one of them out".into(),
@@ -135,12 +135,16 @@ mod tests {
 
     #[test]
     fn each_node_names_its_disks_once_and_as_many_as_its_workers_use() {
-        let node = |disks: &str| format!("[[fleet.node]]\nname = \"a\"\nssh = \"root@a\"\ndisks = [{disks}]\n");
+        let node =
+            |disks: &str| format!("[[fleet.node]]\nname = \"a\"\nssh = \"root@a\"\ndisks = [{disks}]\n");
         assert_eq!(refusal(&node("\"/dev/sdb\"")), "");
         assert_eq!(refusal(&format!("[fleet]\ndisks = [\"/dev/sdb\"]\n{}", node(""))), "");
         for (study, part) in [
             (node("\"/dev/sdb\", \"/dev/sdc\""), "[[fleet.node]] a names 2 disks"),
-            (format!("[fleet]\nworkers_per_node = 2\n{}", node("\"/dev/x\", \"/dev/x\"")), "/dev/x is named twice"),
+            (
+                format!("[fleet]\nworkers_per_node = 2\n{}", node("\"/dev/x\", \"/dev/x\"")),
+                "/dev/x is named twice",
+            ),
             (node("\"sdb\""), "whole path"),
             (format!("{}[target]\nfolder = \"/x\"", node("\"/dev/x\"")), "names disks too"),
             (format!("{}[target]\ndevices = [\"/dev/x\"]", node("")), "on which host"),

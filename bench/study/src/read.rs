@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::error::StudyError;
 use crate::file::Study;
+use crate::inventory::nodes;
 use crate::json_schema;
 
 /// A study is written by people; a file beyond this is something else.
@@ -31,8 +32,23 @@ pub fn read(path: &Path) -> Result<(Study, String), StudyError> {
     let text = String::from_utf8(bytes).map_err(|e| {
         fault(format!("is not text from byte {} on; save it as UTF-8", e.utf8_error().valid_up_to()))
     })?;
-    let study = parse(&path.display().to_string(), &text)?;
+    let mut study = parse(&path.display().to_string(), &text)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    add_hosts(&mut study, folder).map_err(|e| fault(e.message))?;
     Ok((study, text))
+}
+
+/// Adds the hosts of the study's inventory as its nodes, if it names one. `folder` is that of the study file.
+fn add_hosts(study: &mut Study, folder: &Path) -> Result<(), StudyError> {
+    let fleet = &mut study.fleet;
+    let Some(inventory) = &fleet.inventory else { return Ok(()) };
+    if !fleet.node.is_empty() || fleet.nodes.is_some() || fleet.join.is_some() {
+        return Err(StudyError::usage(
+            "[fleet] inventory: its hosts are the nodes, so leave out [[fleet.node]], nodes and join",
+        ));
+    }
+    fleet.node = nodes(&folder.join(inventory), fleet.group.as_deref())?;
+    Ok(())
 }
 
 /// Reads a study from text; `origin` is what messages call the file.

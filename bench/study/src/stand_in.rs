@@ -287,6 +287,7 @@ impl Workers for StandIn {
                     worker: info(&id.0),
                     window,
                     clock_error: Some(Nanos(0)),
+                    began_late: alive.then_some(Nanos(0)),
                     cpu: alive.then_some(CpuTime { user_s: 0.25, system_s: 0.25, polling_s: 0.0 }),
                     host_cpu: None,
                     findings: Vec::new(),

@@ -15,7 +15,7 @@ use loadline_profile::Arrival;
 use crate::faults::has_faults;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
-use crate::folder::result::{NodeFigures, StepResult, WorkerResult};
+use crate::folder::result::{NodeFigures, StartSpread, StepResult, WorkerResult};
 use crate::planned_step::Purpose;
 use crate::when::When;
 
@@ -54,6 +54,7 @@ pub(crate) fn collect(
             worker: worker.worker,
             figures: worker.window.figures(),
             clock_error_ns: worker.clock_error.map(|error| error.0),
+            began_late_ns: worker.began_late.map(|late| late.0),
             cpu: worker.cpu,
             host_cpu: worker.host_cpu,
             engine: worker.engine,
@@ -61,6 +62,7 @@ pub(crate) fn collect(
             lost: worker.lost,
         });
     }
+    result.start = StartSpread::of(&result.workers);
     result.began = When::at(UNIX_EPOCH + Duration::from_millis(outcome.start_unix_ms));
     result.hosts = outcome.hosts;
     result.figures = window.figures();
@@ -268,6 +270,7 @@ mod tests {
             worker: info(name),
             window: window.clone(),
             clock_error: None,
+            began_late: Some(Nanos(0)),
             cpu: Some(CpuTime { user_s: 0.5, system_s: 0.25, polling_s: 0.0 }),
             host_cpu: Some(host_cpu),
             findings: vec![note.clone()],

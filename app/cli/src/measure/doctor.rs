@@ -34,6 +34,9 @@ use crate::process::secret::TokenFile;
     A fleet: wait for three hosts, and measure the network between them as well\n  \
     loadline doctor --join 3 --listen 192.168.7.1:7400 --folder /data\n  \
     LOADLINE_TOKEN=... loadline worker --name node-1 --join 192.168.7.1:7400     on each host\n\n\
+    The hosts of a study, or of an Ansible inventory, by SSH\n  \
+    loadline doctor --study study.toml\n  \
+    loadline doctor --inventory hosts.ini --group storage --folder /data\n\n\
     Levels of findings: 'bad': figures would be wrong, data is at risk, or a command cannot run;\n\
     'slow': the finding costs performance; 'note': the finding is only worth knowing; 'ok'.\n\n\
     Exit codes: 0 no finding is worse than a note; 1 the check failed, or a worker was lost;\n\
@@ -49,6 +52,15 @@ pub(crate) struct Args {
     /// Wait for N workers, one on each host. Each worker checks its host and the network to the next host.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     join: Option<u32>,
+    /// Check every host of the fleet of this study, by SSH: the disks that the study names there, or every whole disk.
+    #[arg(long, value_name = "STUDY.toml", conflicts_with = "join")]
+    study: Option<PathBuf>,
+    /// Check every host of this Ansible inventory (INI or YAML), by SSH.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["join", "study"])]
+    inventory: Option<PathBuf>,
+    /// Only the hosts of this group of the inventory.
+    #[arg(long, value_name = "GROUP", requires = "inventory")]
+    group: Option<String>,
     /// The address at which workers join.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7400", requires = "join")]
     listen: SocketAddr,
@@ -69,11 +81,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
-    let found = match args.join {
-        None => on_this_host(&args, &stop).map_err(|error| (error.kind, error.message)),
-        Some(workers) => {
-            fleet::on_workers(&args, workers, &stop).map_err(|error| (error.kind, error.message))
+    let found = match fleet::source(&args) {
+        Ok(None) => on_this_host(&args, &stop).map_err(|error| (error.kind, error.message)),
+        Ok(Some(source)) => {
+            fleet::on_workers(&args, source, &stop).map_err(|error| (error.kind, error.message))
         }
+        Err(error) => Err((error.kind, error.message)),
     };
     let report = match found {
         Ok(report) => report,

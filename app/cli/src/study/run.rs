@@ -16,8 +16,8 @@ use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
 use loadline_study::folder::manifest::{Manifest, RunState};
-use loadline_study::host_check::check_hosts;
 use loadline_study::folder::{OwnedFolder, default_path};
+use loadline_study::host_check::check_hosts;
 use loadline_study::run::RunVerdict;
 use loadline_study::when::When;
 use loadline_study::{Plan, RunFolder, Study, StudyError, read};
@@ -124,7 +124,8 @@ pub(crate) fn run(mut args: Args) -> Exit {
     if let Some(Err(error)) = args.token.as_deref().map(check_token) {
         return print_error(error.kind.into(), &error.message);
     }
-    let outcome = args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref(), &stop)?, gate)));
+    let outcome =
+        args.gate.prepare(!args.plan).and_then(|gate| Ok((prepared(&args, gate.as_ref(), &stop)?, gate)));
     match outcome {
         Ok((None, _)) => Exit::Done,
         Ok((Some(owned), gate)) => carry_out(&args, owned, gate.as_ref(), &stop),

@@ -153,6 +153,7 @@ impl Launcher for LocalLauncher {
                     controller: context.controller,
                     token: context.token.clone(),
                     log_dir: context.log_dir.clone(),
+                    host_ip: context.host_ip,
                 };
                 workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
                 self.slots.insert(id, LocalSlot { launch, process: None });

@@ -202,7 +202,9 @@ impl Launcher for SshLauncher {
             match answered.await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => failures.push(error),
-                Err(_) => failures.push(FleetError::failed("a host's task has died: this is a bug of Loadline")),
+                Err(_) => {
+                    failures.push(FleetError::failed("a host's task has died: this is a bug of Loadline"))
+                }
             }
         }
         match all_failures(failures) {
@@ -298,5 +300,6 @@ fn all_failures(failures: Vec<FleetError>) -> Option<FleetError> {
     let usage = failures.iter().any(|error| error.kind == ErrorKind::Usage);
     let messages: Vec<String> = failures.into_iter().map(|error| error.message).collect();
     let message = messages.join("\n");
-    (!message.is_empty()).then(|| if usage { FleetError::usage(message) } else { FleetError::failed(message) })
+    (!message.is_empty())
+        .then(|| if usage { FleetError::usage(message) } else { FleetError::failed(message) })
 }

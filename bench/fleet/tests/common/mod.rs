@@ -275,6 +275,7 @@ impl Fake {
         if run.sent == seconds || stop_condition.is_some() {
             let more = if self.fault == Fault::LosesRecords { 1 } else { 0 };
             let measured = Measured {
+                began_late_ns: 0,
                 cpu: CpuTime::default(),
                 host_cpu: None,
                 findings: Vec::new(),

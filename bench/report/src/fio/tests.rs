@@ -51,6 +51,7 @@ fn worker(id: &str, engine: &str) -> WorkerResult {
         },
         figures: Default::default(),
         clock_error_ns: None,
+        began_late_ns: None,
         cpu: None,
         host_cpu: None,
         engine: Some(engine.into()),

@@ -41,6 +41,10 @@ pub struct WorkerResult {
     /// How far its start may have been from the agreed instant, by the uncertainty of clocks, nanoseconds; `null` if
     /// it could not begin.
     pub clock_error_ns: Option<u64>,
+    /// How long after the agreed instant it began, by its own clock, nanoseconds; `null` of a lost worker, or in results of versions
+    /// that did not state it.
+    #[serde(default)]
+    pub began_late_ns: Option<u64>,
     /// CPU time of its process in the window; `null` of a lost worker.
     pub cpu: Option<CpuTime>,
     /// Its host's CPUs in the window, by everything that ran there.
@@ -73,6 +77,9 @@ pub struct StepResult {
     pub figures: Figures,
     /// The merged histograms of the whole fleet.
     pub histograms: Histograms,
+    /// How far apart the workers began; `null` if fewer than two finished, or in results of versions that did not state it.
+    #[serde(default)]
+    pub start: Option<StartSpread>,
     /// CPU time of all workers in the window.
     pub cpu: CpuTime,
     /// Each worker, in the fleet's order.
@@ -112,6 +119,28 @@ pub struct StepResult {
     pub warm_up: Option<WarmUp>,
 }
 
+/// How far apart the workers of a step began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartSpread {
+    /// The greatest difference between the instants at which two workers began, each by its own clock, nanoseconds.
+    pub spread_ns: u64,
+    /// The greatest uncertainty of a worker's clock against the controller's, nanoseconds: two workers of different hosts may have
+    /// begun by twice as much further apart.
+    pub clock_error_ns: u64,
+}
+
+impl StartSpread {
+    /// Of workers that finished; `None` of fewer than two.
+    pub(crate) fn of(workers: &[WorkerResult]) -> Option<StartSpread> {
+        let finished = workers.iter().filter(|worker| worker.lost.is_none());
+        let late: Vec<u64> = finished.clone().filter_map(|worker| worker.began_late_ns).collect();
+        let (first, last) = (late.iter().min()?, late.iter().max()?);
+        let clock_error_ns = finished.filter_map(|worker| worker.clock_error_ns).max().unwrap_or(0);
+        (late.len() > 1).then_some(StartSpread { spread_ns: last - first, clock_error_ns })
+    }
+}
+
 /// What the workers of one node did.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -138,6 +167,7 @@ impl StepResult {
             began,
             figures: Figures::default(),
             histograms: Histograms::default(),
+            start: None,
             cpu: CpuTime::default(),
             workers: Vec::new(),
             findings: Vec::new(),

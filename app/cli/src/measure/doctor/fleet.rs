@@ -1,6 +1,7 @@
 //! The hosts of a fleet: each examined by its worker, and the network from each to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,9 +9,14 @@ use loadline_doctor::DoctorReport;
 use loadline_doctor::report::{HostReport, Lost, MeasuredPath};
 use loadline_doctor::sync_write;
 use loadline_fleet::{
-    EventSink, Fleet, FleetError, FleetEvent, FleetSpec, JoiningWorkers, NetworkPath, Placement, ToExamine,
-    WorkerId, WorkerInfo, or_stop, random_token,
+    EventSink, Fleet, FleetError, FleetEvent, FleetKind, FleetSpec, JoiningWorkers, NetworkPath, Placement,
+    ToExamine, WorkerId, WorkerInfo, or_stop, random_token,
 };
+use loadline_study::StudyError;
+use loadline_study::file::FleetSection;
+use loadline_study::fleet::ResolvedFleet;
+use loadline_study::inventory::nodes;
+use loadline_study::read::read;
 use tokio::sync::watch;
 
 use super::Args;
@@ -20,23 +26,61 @@ use crate::study::run::{progress, watched};
 /// Seconds that one way takes to be measured.
 const WAY_S: usize = 3;
 
-/// Waits for workers, and reports of their hosts.
+/// Where the workers come from that examine hosts.
+pub(super) enum Source {
+    /// So many join.
+    Join(u32),
+    /// One is started on each host that SSH reaches; with the disks that are named for each.
+    Hosts(Box<FleetSpec>, BTreeMap<String, Vec<PathBuf>>),
+}
+
+/// What the arguments ask for; `None`: this host alone.
+pub(super) fn source(args: &Args) -> Result<Option<Source>, StudyError> {
+    if let Some(workers) = args.join {
+        return Ok(Some(Source::Join(workers)));
+    }
+    let fleet = match (&args.study, &args.inventory) {
+        (Some(study), _) => read(study)?.0.fleet,
+        (None, Some(inventory)) => {
+            FleetSection { node: nodes(inventory, args.group.as_deref())?, ..FleetSection::default() }
+        }
+        (None, None) => return Ok(None),
+    };
+    let resolved = ResolvedFleet::of(&fleet)?;
+    if resolved.placement.runs_here() || !resolved.has_known_workers() {
+        return Err(StudyError::usage(
+            "the study names no hosts that SSH reaches ([[fleet.node]] with ssh, or inventory): check this host with loadline \
+             doctor, or hosts whose workers join with --join",
+        ));
+    }
+    let mut spec = resolved.spec();
+    spec.placement.one_worker_each();
+    spec.goes_on_without = true;
+    let disks = fleet.node.iter().map(|node| {
+        let named = if node.disks.is_empty() { &fleet.disks } else { &node.disks };
+        let paths = named.iter().filter_map(|disk| Some(disk.path()?.to_path_buf()));
+        (node.name.clone(), paths.collect())
+    });
+    Ok(Some(Source::Hosts(Box::new(spec), disks.collect())))
+}
+
+/// Has workers examine their hosts, and reports of them.
 pub(super) fn on_workers(
     args: &Args,
-    workers: u32,
+    source: Source,
     stop: &Arc<AtomicBool>,
 ) -> Result<DoctorReport, FleetError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| FleetError::failed(format!("cannot start: {e}")))?;
     runtime.block_on(async {
         let mut stopped = watched(Arc::clone(stop));
-        report(args, workers, &mut stopped).await
+        report(args, source, &mut stopped).await
     })
 }
 
 async fn report(
     args: &Args,
-    workers: u32,
+    source: Source,
     stop: &mut watch::Receiver<bool>,
 ) -> Result<DoctorReport, FleetError> {
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_absolute()) {
@@ -45,22 +89,32 @@ async fn report(
             folder.display()
         )));
     }
-    let token = args.token_file.or(args.token.as_deref()).map_err(FleetError::usage)?;
-    let token = token.map_or_else(random_token, Ok)?;
-    let mut spec = FleetSpec::new(Placement::Joined(JoiningWorkers { workers, wait: args.wait }));
-    (spec.listen, spec.token) = (args.listen, Some(token.clone()));
     let lost = Losses::default();
-    let fleet = or_stop(stop, Fleet::start(spec, lost.sink(token, workers))).await??;
+    let (spec, disks, sink) = match source {
+        Source::Join(workers) => {
+            let token = args.token_file.or(args.token.as_deref()).map_err(FleetError::usage)?;
+            let token = token.map_or_else(random_token, Ok)?;
+            let mut spec = FleetSpec::new(Placement::Joined(JoiningWorkers { workers, wait: args.wait }));
+            (spec.listen, spec.token) = (args.listen, Some(token.clone()));
+            (spec, BTreeMap::new(), lost.sink(Some((token, workers))))
+        }
+        Source::Hosts(spec, disks) => (*spec, disks, lost.sink(None)),
+    };
+    let fleet = or_stop(stop, Fleet::start(spec, sink)).await??;
     // A worker that left before all had joined has been replaced.
     lost.forget();
     let mut fleet = fleet;
-    let done = or_stop(stop, look(args, &mut fleet)).await;
+    let done = or_stop(stop, look(args, &disks, &mut fleet)).await;
     fleet.stop().await;
     let (hosts, paths) = done??;
     Ok(DoctorReport::new(hosts, paths, lost.all()))
 }
 
-async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<MeasuredPath>), FleetError> {
+async fn look(
+    args: &Args,
+    disks: &BTreeMap<String, Vec<PathBuf>>,
+    fleet: &mut Fleet,
+) -> Result<(Vec<HostReport>, Vec<MeasuredPath>), FleetError> {
     let workers = fleet.workers();
     let mut measured_on = BTreeSet::new();
     // Two that write to one disk at once would measure each other.
@@ -69,7 +123,9 @@ async fn look(args: &Args, fleet: &mut Fleet) -> Result<(Vec<HostReport>, Vec<Me
     let requests: BTreeMap<WorkerId, ToExamine> = workers
         .iter()
         .map(|worker| {
-            let request = ToExamine { devices: args.devices.clone(), folder: folder_of(worker) };
+            let own = disks.get(&worker.node).filter(|_| args.devices.is_empty());
+            let devices = own.unwrap_or(&args.devices).clone();
+            let request = ToExamine { devices, folder: folder_of(worker) };
             (worker.id.clone(), request)
         })
         .collect();
@@ -121,11 +177,14 @@ struct Losses(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl Losses {
     /// Prints the events of the fleet, and records losses.
-    fn sink(&self, token: String, workers: u32) -> EventSink {
+    /// `waits`: the token, and for how many workers the fleet waits.
+    fn sink(&self, waits: Option<(String, u32)>) -> EventSink {
         let lost = self.clone();
         Box::new(move |event| match event {
             FleetEvent::Listening { address } => {
-                eprint_line!("{}", progress::waiting(address, &token, workers))
+                if let Some((token, workers)) = &waits {
+                    eprint_line!("{}", progress::waiting(address, token, *workers));
+                }
             }
             FleetEvent::Joined { worker } => eprint_line!("worker {} of {} joined", worker.id, worker.host),
             FleetEvent::Restarted { worker } => eprint_line!("worker {} is back", worker.id),

@@ -41,7 +41,8 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
     text.push_str(&format!("fleet: {fleet}: {disks}\n"));
     for host in &found.hosts {
         let devices = host.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
-        let folders = host.folders.iter().map(|(path, free)| format!("{} ({} free)", path.display(), human(*free)));
+        let folders =
+            host.folders.iter().map(|(path, free)| format!("{} ({} free)", path.display(), human(*free)));
         let all: Vec<String> = devices.chain(folders).collect();
         text.push_str(&format!("host {} ({}): {}\n", host.node, host.destination, all.join(", ")));
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,12 +77,11 @@ impl<'a> Agent<'a> {
     }
 
     async fn obey(mut self, mut messages: mpsc::Receiver<ToAgent>) -> Result<(), FleetError> {
-        let client = std::env::var("SSH_CONNECTION").ok();
         let mut result = self.send(&FromAgent::Ready {
             version: env!("CARGO_PKG_VERSION").into(),
             host: host_name(),
             boot: boot(),
-            client: client.and_then(|all| all.split(' ').next()?.parse().ok()),
+            client: ssh_connection(0),
         });
         let mut tick = interval(POLL_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,6 +119,7 @@ impl<'a> Agent<'a> {
                     token: token.into(),
                     program: PathBuf::from("/proc/self/exe"),
                     log_dir: None,
+                    host_ip: ssh_connection(2).filter(|_| controller.ip().is_loopback()),
                     goes_on_without: false,
                 };
                 let launcher = self.launcher.insert(LocalLauncher::new(&fleet));
@@ -200,6 +201,11 @@ fn inspect_disk(question: &DiskQuestion) -> Result<FoundDisk, String> {
         found = Ok(FoundDisk { size: examined.size, identity: examined.identity });
     }
     found
+}
+
+/// An address of the connection by which `ssh` came: 0 of the other end, 2 of this host.
+fn ssh_connection(field: usize) -> Option<IpAddr> {
+    std::env::var("SSH_CONNECTION").ok()?.split(' ').nth(field)?.parse().ok()
 }
 
 fn host_name() -> String {

@@ -9,7 +9,9 @@ pub(crate) fn meaning(destination: &str, said: &[String]) -> String {
              its place. If it was, remove the old key with ssh-keygen -R, and connect once by hand: ssh {destination}"
         )
     } else if has("Host key verification failed") {
-        format!("the key of the host is not known yet: check the key and accept it once by hand: ssh {destination}")
+        format!(
+            "the key of the host is not known yet: check the key and accept it once by hand: ssh {destination}"
+        )
     } else if has("Permission denied") || has("Too many authentication failures") {
         format!(
             "the host accepts none of your keys, or has no such user, and Loadline answers no question for a password. Set up a \

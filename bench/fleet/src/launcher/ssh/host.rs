@@ -174,7 +174,9 @@ impl HostTask {
             HostRequest::End(workers, done) => {
                 self.running.retain(|worker| !workers.contains(worker));
                 let is_sent = self.send(&ToAgent::End(workers.into_iter().collect())).await;
-                if is_sent && self.answer(END_LIMIT, |m| matches!(m, FromAgent::Ended).then_some(())).await.is_none() {
+                if is_sent
+                    && self.answer(END_LIMIT, |m| matches!(m, FromAgent::Ended).then_some(())).await.is_none()
+                {
                     // What it does not end, the end of the connection does.
                     self.lose("its host does not answer").await;
                 }

@@ -93,7 +93,9 @@ impl Session {
     ) -> Result<Session, FleetError> {
         let marker = format!("loadline-{}", &random_token()?[..16]);
         let mut child = command(address, &marker, forward).spawn().map_err(|e| {
-            FleetError::failed(format!("ssh cannot be started: {e}; install the OpenSSH client (openssh-client)"))
+            FleetError::failed(format!(
+                "ssh cannot be started: {e}; install the OpenSSH client (openssh-client)"
+            ))
         })?;
         let (Some(input), Some(output), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -113,10 +115,9 @@ impl Session {
 
     async fn start(&mut self, programs: &Programs) -> Result<(), FleetError> {
         let architecture = self.word("architecture", SHELL_LIMIT).await?;
-        let program = programs.of(&architecture).map_err(|e| FleetError {
-            message: self.address.says(e.message),
-            ..e
-        })?;
+        let program = programs
+            .of(&architecture)
+            .map_err(|e| FleetError { message: self.address.says(e.message), ..e })?;
         let wanted = format!("{} {}\n", program.checksum, program.bytes.len());
         // If this fails, the host's answer says why.
         let _ = timeout(AGENT_LIMIT, self.input.write_all(wanted.as_bytes())).await;
@@ -158,7 +159,9 @@ impl Session {
     pub(crate) async fn forwarded_port(&mut self) -> Result<u16, FleetError> {
         let port = timeout(AGENT_LIMIT, self.port.wait_for(Option::is_some)).await;
         let port = port.ok().and_then(|port| *port.ok()?);
-        port.ok_or_else(|| self.address.failed("ssh did not report the port that it forwards: is it OpenSSH?"))
+        port.ok_or_else(|| {
+            self.address.failed("ssh did not report the port that it forwards: is it OpenSSH?")
+        })
     }
 
     /// The next message of the agent; `None` if the connection has ended. Nothing is lost if the future is dropped.
@@ -225,9 +228,7 @@ impl Session {
 
 fn command(address: &HostAddress, marker: &str, forward: Option<SocketAddr>) -> Command {
     let mut command = Command::new("ssh");
-    command
-        .arg("-T")
-        .args(address.key.iter().flat_map(|key| ["-i".into(), key.clone().into_os_string()]));
+    command.arg("-T").args(address.key.iter().flat_map(|key| ["-i".into(), key.clone().into_os_string()]));
     for option in [
         // A question would never be answered.
         "BatchMode=yes",
@@ -307,7 +308,8 @@ async fn read_output(
 async fn read_errors(errors: impl AsyncRead + Unpin, port: watch::Sender<Option<u16>>, said: Said) {
     let mut errors = BufReader::new(errors);
     while let Some(line) = next_line(&mut errors).await {
-        let allocated = line.strip_prefix("Allocated port ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let allocated =
+            line.strip_prefix("Allocated port ").and_then(|rest| rest.split(' ').next()?.parse().ok());
         if allocated.is_some() {
             port.send_replace(allocated);
         }
