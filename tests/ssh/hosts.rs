@@ -55,6 +55,12 @@ fn key(path: &Path) -> String {
     fs::read_to_string(path.with_extension("pub")).unwrap()
 }
 
+/// Writes a program of a shell.
+fn program_of(path: &Path, line: &str) {
+    fs::write(path, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 impl Hosts {
     fn new() -> Hosts {
         netns::remove_leftovers();
@@ -89,13 +95,21 @@ impl Hosts {
             fs::create_dir_all(folder.join(format!("h{host}/data"))).unwrap();
             self.serve(host, &format!("sshd-{host}"), 22, "");
         }
+        let fake = folder.join("fake");
+        fs::create_dir(&fake).unwrap();
+        program_of(&fake.join("uname"), "echo sparc64");
         // Host 1 has further servers: one that asks for a password, one whose shell prints, one without a shell.
         self.serve(1, "password", 2201, "PubkeyAuthentication no\nPasswordAuthentication yes\n");
         let talk = "ForceCommand echo Welcome; printf unfinished; echo noise >&2; eval \"$SSH_ORIGINAL_COMMAND\"; echo late\n";
         self.serve(1, "talks", 2202, &format!("Banner {}\n{talk}", at("banner")));
         self.serve(1, "no-shell", 2203, "ForceCommand echo This account is not available.; exit 1\n");
         self.serve(1, "no-forward", 2204, "AllowTcpForwarding no\n");
-        self.serve(1, "other-machine", 2205, &talk_of("sparc64"));
+        self.serve(
+            1,
+            "other-machine",
+            2205,
+            &format!("ForceCommand PATH={}:$PATH; export PATH; eval \"$SSH_ORIGINAL_COMMAND\"\n", at("fake")),
+        );
         for (name, port) in [
             ("password", 2201),
             ("talks", 2202),
@@ -107,15 +121,15 @@ impl Hosts {
             config += &format!("Host {name}\n  HostName {}\n  Port {port}\n  HostKeyAlias {0}\n", address(1));
         }
         config += &format!("Host wrong-key\n  HostName {}\n  IdentityFile {}\n", address(1), at("other-key"));
+        config += &format!("Host * !wrong-key\n  IdentityFile {}\n", at("user-key"));
         config +=
             &format!("Host wrong-host\n  HostName {}\n  UserKnownHostsFile {}\n", address(1), at("wrong"));
         config += &format!("Host unknown-host\n  HostName {}\n  UserKnownHostsFile /dev/null\n", address(1));
         config += &format!("Host no-user\n  HostName {}\n  User nobody-of-this-name\n", address(1));
         config += "Host silent\n  HostName 10.77.0.200\n  ConnectTimeout 2\n";
         config += &format!(
-            "Host *\n  User root\n  IdentityFile {}\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n  \
+            "Host *\n  User root\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n  \
              GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  IdentityAgent none\n",
-            at("user-key"),
             at("known")
         );
         fs::write(folder.join("known"), known).unwrap();
@@ -123,9 +137,7 @@ impl Hosts {
         fs::write(folder.join("config"), config).unwrap();
         // The user's own configuration of ssh, in place of that in the home directory.
         fs::create_dir(folder.join("bin")).unwrap();
-        let ssh = folder.join("bin/ssh");
-        fs::write(&ssh, format!("#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n", at("config"))).unwrap();
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        program_of(&folder.join("bin/ssh"), &format!("exec /usr/bin/ssh -F {} \"$@\"", at("config")));
         for host in 1..=HOSTS {
             eventually("the SSH server answers", LIMIT, || {
                 self.controller(Path::new("ssh"))
@@ -214,10 +226,9 @@ impl Hosts {
 
     /// Waits until nothing runs on a host, and nothing temporary is there.
     pub(crate) fn is_left_clean(&self, host: usize) {
-        let limit = Duration::from_secs(25);
-        eventually(&format!("h{host} is clean: {:?}", self.processes(host)), limit, || {
-            self.processes(host).is_empty()
-        });
+        // What other tests run there ends too.
+        let limit = LIMIT;
+        eventually(&format!("h{host} is clean"), limit, || self.processes(host).is_empty());
         let cache = self.folder.join(format!("h{host}/cache/loadline/programs"));
         for program in fs::read_dir(&cache).into_iter().flatten().flatten() {
             let names = || -> Vec<_> {
@@ -226,9 +237,10 @@ impl Hosts {
             };
             eventually("no copy that is not whole is left", limit, || names().is_empty());
         }
-        let files: Vec<_> = fs::read_dir(self.data(host)).unwrap().flatten().map(|e| e.file_name()).collect();
         let made = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("loadline-");
-        assert!(!files.iter().any(made), "h{host}: {files:?}");
+        eventually("no file of a run is left", limit, || {
+            !fs::read_dir(self.data(host)).unwrap().flatten().any(|entry| made(&entry.file_name()))
+        });
     }
 }
 
@@ -240,11 +252,4 @@ impl Drop for Hosts {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-/// A server on which `uname` says this architecture.
-fn talk_of(architecture: &str) -> String {
-    format!(
-        "ForceCommand uname() {{ echo {architecture}; }}; export -f uname; eval \"$SSH_ORIGINAL_COMMAND\"\n"
-    )
 }
