@@ -333,7 +333,15 @@ fn sixty_four_workers_on_four_hosts() {
     let cores = (used(child.id()) - before) as f64 / 100.0 / 10.0;
     let said = finish(child, LIMIT);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    let start = result(&out)["start"].clone();
+    let result = result(&out);
+    let start = result["start"].clone();
+    let of = |key: &str| -> Vec<u64> {
+        let mut all: Vec<u64> =
+            result["workers"].as_array().unwrap().iter().map(|w| w[key].as_u64().unwrap() / 1000).collect();
+        all.sort_unstable();
+        all
+    };
+    println!("late, us: {:?}\nclocks, us: {:?}", of("began_late_ns"), of("clock_error_ns"));
     println!(
         "agreed start after {started:?} + 1 s; controller {cores:.3} cores; start {start}; {}",
         said.out

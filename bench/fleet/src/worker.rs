@@ -26,8 +26,14 @@ use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, To
 
 /// How long an I/O in flight is waited for when the worker ends; then the process ends with it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
-/// Questions for the controller's time before each run: the shortest round trip of eight is good enough.
+/// Questions for the controller's time before each run, at least: the shortest round trip of eight is usually good enough.
 const CLOCK_QUESTIONS: usize = 8;
+/// If it is not as good as this, more are asked: other workers of a busy host ask at the same time.
+const GOOD_CLOCK_ERROR: Nanos = Nanos(100_000);
+/// For so long, from the first question on.
+const CLOCK_LIMIT: Nanos = Nanos(500_000_000);
+/// The shortest pause between two of those, and by how much a pause may be longer.
+const CLOCK_PAUSE: (Nanos, Nanos) = (Nanos(2_000_000), Nanos(10_000_000));
 
 /// Joins a fleet and works until the controller dismisses it (`Ok`), is gone, refuses it, or until a signal. `tell`
 /// gets messages for a person at the terminal. To be called before the process starts any thread. Threads may be
@@ -121,6 +127,8 @@ struct Session {
     /// Tells the load thread to leave off what it does.
     stop: Arc<AtomicBool>,
     exchanges: Vec<Exchange>,
+    /// When the next question for the controller's time is due.
+    ask_at: Option<Nanos>,
     offset: Option<ClockOffset>,
     /// The order to prepare whose disks are ready, while the clock is not agreed yet.
     prepared: Option<u64>,
@@ -147,6 +155,7 @@ impl Session {
             load,
             stop: Arc::default(),
             exchanges: Vec::new(),
+            ask_at: None,
             offset: None,
             prepared: None,
             phases: (Nanos(0), Nanos(0), Nanos(0)),
@@ -200,6 +209,10 @@ impl Session {
                     self.host.iter_mut().for_each(|host| host.poll(Nanos::now()));
                     self.say_host_second().await?;
                 }
+                _ = sleep_until(self.ask_at), if self.ask_at.is_some() => {
+                    self.ask_at = None;
+                    self.send(&ToController::Ping { sent: Nanos::now() }).await?;
+                }
                 _ = interrupted.recv() => {
                     self.stop.store(true, Ordering::Relaxed);
                     self.send(&ToController::Leaving { why: "it was interrupted on its host".into() }).await?;
@@ -223,6 +236,11 @@ impl Session {
                     return self.send(&ToController::Ping { sent: Nanos::now() }).await;
                 }
                 self.offset = estimate(&self.exchanges);
+                if let Some(pause) = self.pause_before_more_questions() {
+                    self.ask_at = Some(Nanos::now() + pause);
+                    self.offset = None;
+                    return Ok(());
+                }
                 match self.prepared.take() {
                     Some(task) => self.say_prepared(task).await,
                     None => Ok(()),
@@ -235,13 +253,25 @@ impl Session {
         }
     }
 
+    /// How long to wait before the controller is asked for its time again; `None` if the clock is known well enough, or was asked for
+    /// long enough.
+    fn pause_before_more_questions(&self) -> Option<Nanos> {
+        let (first, last) = (self.exchanges.first()?, self.exchanges.last()?);
+        let is_good = estimate(&self.exchanges).is_some_and(|offset| offset.error <= GOOD_CLOCK_ERROR);
+        let (least, more) = CLOCK_PAUSE;
+        // The last digits of a clock differ between workers.
+        let pause = Nanos(least.0 + last.received.0 % more.0);
+        (!is_good && last.received.since(first.sent) < CLOCK_LIMIT).then_some(pause)
+    }
+
     async fn start(&mut self, task: u64, order: WorkerOrder) -> Result<(), FleetError> {
         let order = match order {
             WorkerOrder::Prepare { job, watch } => {
                 self.phases = (job.warm_up.0.into(), job.measure.0.into(), job.cool_down.0.into());
                 (self.host, self.inventory, self.seconds) = (None, None, None);
                 // The clock is agreed on while the disks are opened.
-                (self.exchanges, self.offset) = (Vec::with_capacity(CLOCK_QUESTIONS), None);
+                (self.exchanges, self.offset, self.ask_at) =
+                    (Vec::with_capacity(CLOCK_QUESTIONS), None, None);
                 self.send(&ToController::Ping { sent: Nanos::now() }).await?;
                 WorkerOrder::Prepare { job, watch }
             }
