@@ -42,9 +42,13 @@ fn measured(hosts: &Hosts, study: &str) {
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
 }
 
-fn result(run: &Path) -> Value {
-    let step = fs::read_dir(run.join("steps")).unwrap().flatten().next().expect("a step").path();
-    serde_json::from_slice(&fs::read(step.join("result.json")).unwrap()).unwrap()
+/// The results of a run, in the order of its steps.
+fn results(run: &Path) -> Vec<Value> {
+    let mut steps: Vec<PathBuf> =
+        fs::read_dir(run.join("steps")).unwrap().flatten().map(|e| e.path()).collect();
+    steps.sort();
+    let read = |step: &PathBuf| serde_json::from_slice(&fs::read(step.join("result.json")).unwrap()).unwrap();
+    steps.iter().map(read).collect()
 }
 
 /// A loop device over a file, taken down when dropped.
@@ -90,7 +94,7 @@ fn a_fleet_fills_and_measures_disks_that_are_named_for_each_host() {
     let out = hosts.folder.join(hosts.name("run"));
     let said = hosts.run(&["run", &study, "--destroy-data", "--out", out.to_str().unwrap()]);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    let result = result(&out);
+    let result = results(&out).remove(0);
     let start = &result["start"];
     assert!(start["spread_ns"].is_u64() && start["clock_error_ns"].is_u64(), "{start}");
     let workers = result["workers"].as_array().unwrap();
@@ -133,6 +137,7 @@ fn each_host_that_cannot_be_reached_is_named_and_says_what_to_do() {
         ("unknown-host", "accept it once by hand: ssh unknown-host"),
         ("no-shell", "This account is not available"),
         ("other-machine", "loadline-sparc64"),
+        ("full", "cannot write to"),
     ];
     let nodes: String = refusals.iter().map(|(name, _)| node(name, &[])).collect();
     let text = |nodes: &str| format!("{QUICK}{nodes}[target]\nfolder = \"{}\"\n", hosts.data(1).display());
@@ -245,28 +250,35 @@ fn ctrl_c_during_the_copy_of_the_program_leaves_no_half_of_it() {
 }
 
 #[test]
-fn a_host_that_goes_away_is_named_and_the_run_goes_on() {
+fn a_host_that_reboots_is_named_and_the_run_goes_on_and_takes_it_back() {
     let Some(hosts) = hosts() else { return };
     let files: Vec<PathBuf> = [3, 4].iter().map(|host| disk(&hosts, *host, 4)).collect();
     let nodes = format!("{}{}", node("h3", &[&files[0]]), node("h4", &[&files[1]]));
-    let text = QUICK.replace("measure = \"1s\"", "measure = \"7s\"").replace("repeats = 1", "repeats = 2");
+    let text = QUICK.replace("measure = \"1s\"", "measure = \"9s\"").replace("repeats = 1", "repeats = 2");
     let study = hosts.study(&format!("{text}{nodes}"));
     let out = hosts.folder.join(hosts.name("run"));
     let child =
         hosts.loadline(&["run", &study, "--destroy-data", "--out", out.to_str().unwrap()]).spawn().unwrap();
-    let intervals = || fs::read_to_string(out.join("events.jsonl")).unwrap_or_default().contains("starting");
-    eventually("it measures", LIMIT, intervals);
-    hosts.network.set(4, 0, netns::Passage::Silent);
-    hosts.network.set(0, 4, netns::Passage::Silent);
-    let said = finish(child, LIMIT);
-    hosts.network.set(4, 0, netns::Passage::Open);
-    hosts.network.set(0, 4, netns::Passage::Open);
-    assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
-    let result = result(&out);
-    let workers = result["workers"].as_array().unwrap();
-    assert!(workers[0]["lost"].is_null(), "{workers:?}");
-    assert!(workers[1]["lost"]["message"].is_string(), "{workers:?}");
-    assert!(said.err.contains("h4/0"), "{}", said.err);
+    let said = |what: &str| fs::read_to_string(out.join("events.jsonl")).unwrap_or_default().contains(what);
+    eventually("it measures", LIMIT, || said("\"starting\""));
+    // Without a word, as in a power cut.
+    let is_reached = |passage| {
+        hosts.network.set(4, 0, passage);
+        hosts.network.set(0, 4, passage);
+    };
+    is_reached(netns::Passage::Silent);
+    hosts.end_connections(4);
+    eventually("its worker is lost", LIMIT, || said("\"lost\""));
+    is_reached(netns::Passage::Open);
+    let ended = finish(child, LIMIT);
+    assert_eq!(ended.code, Some(3), "{}{}", ended.out, ended.err);
+    assert!(ended.err.contains("h4/0"), "{}", ended.err);
+    let lost = |step: &Value| -> Vec<bool> {
+        step["workers"].as_array().unwrap().iter().map(|worker| !worker["lost"].is_null()).collect()
+    };
+    let steps = results(&out);
+    assert_eq!(lost(&steps[0]), [false, true], "{}", ended.err);
+    assert_eq!(lost(&steps[1]), [false, false], "{}", ended.err);
     hosts.is_left_clean(4);
 }
 
@@ -333,7 +345,7 @@ fn sixty_four_workers_on_four_hosts() {
     let cores = (used(child.id()) - before) as f64 / 100.0 / 10.0;
     let said = finish(child, LIMIT);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    let result = result(&out);
+    let result = results(&out).remove(0);
     let start = result["start"].clone();
     let of = |key: &str| -> Vec<u64> {
         let mut all: Vec<u64> =

@@ -110,12 +110,15 @@ impl Hosts {
             2205,
             &format!("ForceCommand PATH={}:$PATH; export PATH; eval \"$SSH_ORIGINAL_COMMAND\"\n", at("fake")),
         );
+        let full = format!("trap \"\" XFSZ; ulimit -f 100; export XDG_CACHE_HOME={}", at("full"));
+        self.serve(1, "full", 2206, &format!("ForceCommand {full}; eval \"$SSH_ORIGINAL_COMMAND\"\n"));
         for (name, port) in [
             ("password", 2201),
             ("talks", 2202),
             ("no-shell", 2203),
             ("no-forward", 2204),
             ("other-machine", 2205),
+            ("full", 2206),
             ("closed", 2299),
         ] {
             config += &format!("Host {name}\n  HostName {}\n  Port {port}\n  HostKeyAlias {0}\n", address(1));
@@ -196,6 +199,16 @@ impl Hosts {
 
     pub(crate) fn run(&self, words: &[&str]) -> Said {
         finish(self.loadline(words).spawn().expect("it starts"), LIMIT)
+    }
+
+    /// Ends at once all that runs on a host but the server that accepts connections.
+    pub(crate) fn end_connections(&self, host: usize) {
+        let output = Command::new("ip").args(["netns", "pids", &self.network.name(host)]).output().unwrap();
+        for id in String::from_utf8_lossy(&output.stdout).split_whitespace() {
+            if self.servers.iter().all(|server| server.id().to_string() != id) {
+                let _ = Command::new("kill").args(["-9", id]).stderr(Stdio::null()).status();
+            }
+        }
     }
 
     /// A name that no other test of this process uses.

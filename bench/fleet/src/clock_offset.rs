@@ -6,6 +6,8 @@
 //! within half of that round trip, whatever the network did.
 
 use loadline_base::clock::Nanos;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One question and its answer.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +29,38 @@ pub(crate) struct ClockOffset {
     pub(crate) error: Nanos,
 }
 
+/// A clock as it travels: how far a system's monotonic clock lies from the controller's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KnownClock {
+    /// The start of the system whose clock it is (`boot_id` of Linux, and its time namespace): processes with the same have one clock.
+    /// Empty if the kernel does not say.
+    pub system: String,
+    /// Controller's clock − the system's clock, nanoseconds.
+    pub offset_ns: i64,
+    /// The truth is at most so far from the offset, nanoseconds.
+    pub error_ns: u64,
+}
+
+impl KnownClock {
+    /// Whether both can be true of one clock.
+    pub(crate) fn agrees_with(&self, other: &KnownClock) -> bool {
+        let apart = self.offset_ns.abs_diff(other.offset_ns);
+        // An offset within its error is taken for none, so that it is off by as much again.
+        self.system == other.system && apart <= 2 * self.error_ns.saturating_add(other.error_ns)
+    }
+}
+
+/// What identifies the clock that this process reads; empty if the kernel does not say.
+pub(crate) fn own_system() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    match boot.trim() {
+        "" => String::new(),
+        boot => format!("{boot} {}", namespace.display()),
+    }
+}
+
 /// The best estimate that these exchanges allow. `None` without one that makes sense.
 ///
 /// Where no offset at all would explain them too, there is none: then both are on one host, where the clock is the
@@ -41,6 +75,17 @@ pub(crate) fn estimate(exchanges: &[Exchange]) -> Option<ClockOffset> {
 }
 
 impl ClockOffset {
+    /// As it travels; `None` if it is too far to be told.
+    pub(crate) fn known(self) -> Option<KnownClock> {
+        let offset_ns = i64::try_from(self.offset_ns).ok()?;
+        Some(KnownClock { system: own_system(), offset_ns, error_ns: self.error.0 })
+    }
+
+    /// As it was told.
+    pub(crate) fn told(known: &KnownClock) -> ClockOffset {
+        ClockOffset { offset_ns: known.offset_ns.into(), error: Nanos(known.error_ns) }
+    }
+
     /// An instant of the controller, on this host's clock. `None` if it lies before this host started.
     pub(crate) fn to_local(self, controller: Nanos) -> Option<Nanos> {
         u64::try_from(i128::from(controller.0) - self.offset_ns).ok().map(Nanos)

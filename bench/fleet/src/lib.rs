@@ -25,7 +25,7 @@
 //! | [`tls`], [`token`] | how the connection is encrypted, and how each side proves that it has the token |
 
 mod cgroup;
-mod clock_offset;
+pub mod clock_offset;
 mod connection;
 mod controller;
 pub mod cpus;

@@ -23,6 +23,7 @@ use loadline_load::{
 use loadline_measure::interval::Interval;
 use tokio::sync::mpsc;
 
+use crate::clock_offset::KnownClock;
 use crate::controller::unix_ms;
 use crate::network;
 use crate::wire::{FileToMake, FileToRemove, Measured, Reply, WorkerOrder};
@@ -100,7 +101,7 @@ impl LoadState {
             Work::Do(WorkerOrder::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
             Work::Do(WorkerOrder::Fill(job)) => self.fill(task, &job, stop),
             Work::Do(WorkerOrder::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
-            Work::Do(WorkerOrder::Run { start, hold_back, late }) => {
+            Work::Do(WorkerOrder::Run { start, hold_back, late, clock: _ }) => {
                 self.run(task, (start, late), hold_back, stop)
             }
             Work::Do(WorkerOrder::Scan(job)) => self.scan(task, &job, stop),
@@ -132,7 +133,7 @@ impl LoadState {
         let host = watch.map(|targets| Box::new(Inventory::collect(targets).with_sizes(&prepared.sizes())));
         self.prepared = Some((prepared, Nanos::from(job.warm_up.0)));
         // The connection adds what it knows of the clock.
-        Ok(Reply::Prepared { clock_error_ns: 0, host })
+        Ok(Reply::Prepared { clock: KnownClock::default(), host })
     }
 
     fn fill(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {

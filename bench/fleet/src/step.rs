@@ -8,6 +8,7 @@ use loadline_base::units::TimeSpan;
 use loadline_load::{Job, Target};
 use tokio::time::Instant;
 
+use crate::clock_offset::KnownClock;
 use crate::controller::{Controller, ControllerEvent, unix_ms};
 use crate::error::{ErrorKind, FleetError};
 use crate::event::{FleetEvent, LossReason};
@@ -55,6 +56,18 @@ fn validate(jobs: &BTreeMap<WorkerId, Job>) -> Result<(), FleetError> {
     Ok(())
 }
 
+/// What is known best of each system's clock.
+fn best_clocks<'a>(clocks: impl Iterator<Item = &'a KnownClock>) -> BTreeMap<String, KnownClock> {
+    let mut best: BTreeMap<String, KnownClock> = BTreeMap::new();
+    for clock in clocks.filter(|clock| !clock.system.is_empty()) {
+        let known = best.entry(clock.system.clone()).or_insert_with(|| clock.clone());
+        if clock.error_ns < known.error_ns {
+            known.clone_from(clock);
+        }
+    }
+    best
+}
+
 impl Controller {
     /// One worker of each host, the first that is there or else one that is brought back, and the targets of all
     /// workers on that host: it watches the host. If it is lost, the host is not watched for the rest of the step.
@@ -97,7 +110,7 @@ impl Controller {
         let orders = jobs.iter().map(order).collect();
         let prepared = self
             .carry_out(orders, SHORT_ORDER, None, |reply| match reply {
-                Reply::Prepared { clock_error_ns, host } => Some((clock_error_ns, host)),
+                Reply::Prepared { clock, host } => Some((clock, host)),
                 _ => None,
             })
             .await?;
@@ -117,12 +130,15 @@ impl Controller {
             (one.warm_up.0.as_secs(), one.measure.0.as_secs(), one.cool_down.0.as_secs());
         let live = Live::new(schedule.window, warm_up, measure, cool_down);
         let mut step = Step::new(jobs, schedule, live);
+        let best = best_clocks(prepared.values().filter_map(|r| r.as_ref().ok()).map(|(clock, _)| clock));
         for (rank, (id, prepared)) in (0..).zip(prepared) {
             let mut outcome = WorkerOutcome::begun(self.info(&id), Nanos::from(one.measure.0));
+            let mut better = None;
             match prepared {
                 Err(loss) => outcome.lost = Some(loss),
-                Ok((error, host)) => {
-                    outcome.clock_error = Some(Nanos(error));
+                Ok((clock, host)) => {
+                    better = best.get(&clock.system).filter(|best| best.agrees_with(&clock)).cloned();
+                    outcome.clock_error = Some(Nanos(better.as_ref().unwrap_or(&clock).error_ns));
                     step.hosts.extend(host.map(|host| (outcome.worker.host.clone(), *host)));
                 }
             }
@@ -130,7 +146,7 @@ impl Controller {
             step.outcomes.insert(id.clone(), outcome);
             if ready {
                 let hold_back = FIRST_TURN + Nanos(TURNS.0 * rank / jobs.len() as u64);
-                match self.order(&id, WorkerOrder::Run { start, hold_back, late: false }) {
+                match self.order(&id, WorkerOrder::Run { start, hold_back, late: false, clock: better }) {
                     Some(task) => drop(step.running.insert(id, task)),
                     // It was lost between the two orders; its name and the reason are reported when its connection ends.
                     None => {
@@ -265,6 +281,17 @@ mod tests {
         let disk = Disk { target: Target::Null(ByteSize::GIB), writes: WritePermission::Refused };
         let job = Job::new(vec![disk], Profile::default());
         ["a", "b"].map(|id| (WorkerId(id.into()), job.clone())).into()
+    }
+
+    #[test]
+    fn workers_with_one_clock_use_what_one_of_them_knows_best_if_it_can_be_true_for_both() {
+        let clock =
+            |system: &str, offset_ns, error_ns| KnownClock { system: system.into(), offset_ns, error_ns };
+        let all = [clock("a", 100, 50), clock("a", 90, 10), clock("b", 7, 5), clock("", 0, 1)];
+        let best = best_clocks(all.iter());
+        assert_eq!(best.values().cloned().collect::<Vec<_>>(), [all[1].clone(), all[2].clone()]);
+        assert!(all[1].agrees_with(&all[0]) && !all[1].agrees_with(&all[2]));
+        assert!(!all[1].agrees_with(&clock("a", 1000, 50)), "it is another clock, whatever it is called");
     }
 
     #[test]

@@ -99,13 +99,15 @@ impl Controller {
             return;
         }
         let (reason, why) = match reply {
-            Reply::Prepared { clock_error_ns, .. } => {
+            Reply::Prepared { clock, .. } => {
                 step.successors.remove(id);
                 if let Some(outcome) = step.outcomes.get_mut(id) {
-                    outcome.clock_error = outcome.clock_error.max(Some(Nanos(clock_error_ns)));
+                    outcome.clock_error = outcome.clock_error.max(Some(Nanos(clock.error_ns)));
                 }
                 let start = self.zero.unwrap_or_else(Nanos::now);
-                match self.order(id, WorkerOrder::Run { start, hold_back: HOLD_BACK, late: true }) {
+                match self
+                    .order(id, WorkerOrder::Run { start, hold_back: HOLD_BACK, late: true, clock: None })
+                {
                     Some(task) => {
                         step.running.insert(id.clone(), task);
                         return;

@@ -34,6 +34,7 @@ use loadline_measure::interval::EncodedInterval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::clock_offset::KnownClock;
 use crate::identity::WorkerId;
 use crate::network::NetworkPathSpeed;
 use crate::outcome::HostCpu;
@@ -135,6 +136,9 @@ pub enum WorkerOrder {
         /// the phases are where `start` puts them.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         late: bool,
+        /// What another worker knows better of the clock that both read, if one does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        clock: Option<KnownClock>,
     },
     /// Read and check every block. Ends with `scanned`.
     Scan(Box<Job>),
@@ -276,8 +280,8 @@ pub enum Reply {
     Filled,
     /// Ready to run.
     Prepared {
-        /// The most by which the agreed instant may be off, nanoseconds.
-        clock_error_ns: u64,
+        /// What it knows of the controller's clock.
+        clock: KnownClock,
         /// What its host is, if it watches it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host: Option<Box<Inventory>>,

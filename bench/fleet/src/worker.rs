@@ -265,6 +265,9 @@ impl Session {
     }
 
     async fn start(&mut self, task: u64, order: WorkerOrder) -> Result<(), FleetError> {
+        if let WorkerOrder::Run { clock: Some(clock), .. } = &order {
+            self.offset = Some(ClockOffset::told(clock));
+        }
         let order = match order {
             WorkerOrder::Prepare { job, watch } => {
                 self.phases = (job.warm_up.0.into(), job.measure.0.into(), job.cool_down.0.into());
@@ -275,11 +278,11 @@ impl Session {
                 self.send(&ToController::Ping { sent: Nanos::now() }).await?;
                 WorkerOrder::Prepare { job, watch }
             }
-            WorkerOrder::Run { start, hold_back, late: true } => {
+            WorkerOrder::Run { start, hold_back, late: true, clock } => {
                 // Its host's CPUs were not watched from the beginning.
                 (self.host, self.seconds, self.inventory) = (None, None, None);
                 match self.offset.and_then(|offset| offset.to_local(start)) {
-                    Some(start) => WorkerOrder::Run { start, hold_back, late: true },
+                    Some(start) => WorkerOrder::Run { start, hold_back, late: true, clock },
                     None => {
                         let message = "the controller's clock makes no sense".to_string();
                         let failed = Reply::Failed { kind: FailureKind::Failed, message };
@@ -287,7 +290,7 @@ impl Session {
                     }
                 }
             }
-            WorkerOrder::Run { start, hold_back, late: false } => {
+            WorkerOrder::Run { start, hold_back, late: false, clock } => {
                 let now = Nanos::now();
                 match self.offset.and_then(|offset| offset.to_local(start)) {
                     Some(start) if start > now => {
@@ -297,7 +300,7 @@ impl Session {
                         let over = Nanos(end.0.saturating_add(self.phases.2.0));
                         let watch = |host: Box<Inventory>| HostSeconds::new(*host, start, begin, over);
                         self.seconds = self.inventory.take().map(|host| (task, watch(host)));
-                        WorkerOrder::Run { start, hold_back, late: false }
+                        WorkerOrder::Run { start, hold_back, late: false, clock }
                     }
                     late => {
                         let late = late.map_or(0.0, |start| now.since(start).as_millis());
@@ -350,8 +353,8 @@ impl Session {
     }
 
     async fn say_prepared(&mut self, task: u64) -> Result<(), FleetError> {
-        let reply = match self.offset {
-            Some(offset) => Reply::Prepared { clock_error_ns: offset.error.0, host: self.inventory.clone() },
+        let reply = match self.offset.and_then(ClockOffset::known) {
+            Some(clock) => Reply::Prepared { clock, host: self.inventory.clone() },
             None => Reply::Failed {
                 kind: FailureKind::Failed,
                 message: "the controller's clock makes no sense".into(),

@@ -124,7 +124,7 @@ fn a_worker_whose_controller_is_silent_stops_its_load_within_seconds() {
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
     let mut wire = prepared(listener);
     let start = Nanos(Nanos::now().0 + 500_000_000);
-    let order = WorkerOrder::Run { start, hold_back: Nanos(0), late: false };
+    let order = WorkerOrder::Run { start, hold_back: Nanos(0), late: false, clock: None };
     wire.send(&ToWorker::Do { task: 2, order }).unwrap();
     let begun = Instant::now();
     let error = worker.join().unwrap().unwrap_err();
@@ -139,8 +139,11 @@ fn a_word_to_start_that_comes_too_late_is_a_failure_and_not_a_late_start() {
     let worker = work(listener.local_addr().unwrap().to_string(), "a");
     let mut wire = prepared(listener);
     let start = Nanos(Nanos::now().0 - 20_000_000);
-    wire.send(&ToWorker::Do { task: 2, order: WorkerOrder::Run { start, hold_back: Nanos(0), late: false } })
-        .unwrap();
+    wire.send(&ToWorker::Do {
+        task: 2,
+        order: WorkerOrder::Run { start, hold_back: Nanos(0), late: false, clock: None },
+    })
+    .unwrap();
     loop {
         match wire.receive(Duration::from_secs(5)).unwrap() {
             Some(ToController::Reply { task: 2, reply: Reply::Failed { message, .. } }) => {

@@ -195,7 +195,7 @@ mod tests {
             (
                 "[[fleet.node]]\naddress = \"a\"",
                 "3:1: ",
-                "(name, cpus, cpu_limit, memory_limit)",
+                "(name, ssh, ssh_key, disks, cpus, cpu_limit, memory_limit)",
                 "belongs in",
             ),
             (

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use loadline_base::clock::Nanos;
 use loadline_base::units::{ByteSize, TimeSpan};
+use loadline_fleet::clock_offset::KnownClock;
 use loadline_fleet::wire::{
     Digits, Hello, Measured, PROTOCOL, Proven, Reply, Side, ToController, ToWorker, WorkerOrder,
 };
@@ -245,7 +246,7 @@ impl Fake {
                         let kind = loadline_fleet::wire::FailureKind::Usage;
                         self.reply(task, Reply::Failed { kind, message })?;
                     }
-                    _ => self.reply(task, Reply::Prepared { clock_error_ns: 0, host: None })?,
+                    _ => self.reply(task, Reply::Prepared { clock: KnownClock::default(), host: None })?,
                 }
             }
             Some(ToWorker::Do { task, order: WorkerOrder::Run { start, .. } }) => {
