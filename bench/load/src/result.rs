@@ -162,6 +162,7 @@ mod tests {
         let job = Job::new(vec![Disk { target, writes: WritePermission::Refused }], Profile::default());
         let is_limit = |polling_s: f64, poll: bool| {
             let outcome = Outcome {
+                began_late: Nanos(0),
                 window: Window::new(Nanos::SECOND),
                 cpu: CpuTime { user_s: 0.4, system_s: 0.6, polling_s },
                 findings: Vec::new(),
