@@ -17,7 +17,7 @@ use crate::support::{Said, eventually, finish};
 /// Hosts with an SSH server: `h1`, `h2`, ...
 pub(crate) const HOSTS: usize = 4;
 /// How long a command may take.
-pub(crate) const LIMIT: Duration = Duration::from_secs(100);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 /// The hosts that the tests of this process share.
 static SHARED: Mutex<Weak<Hosts>> = Mutex::new(Weak::new());
@@ -145,6 +145,7 @@ impl Hosts {
             eventually("the SSH server answers", LIMIT, || {
                 self.controller(Path::new("ssh"))
                     .args([&format!("h{host}"), "true"])
+                    .stderr(Stdio::null())
                     .status()
                     .unwrap()
                     .success()

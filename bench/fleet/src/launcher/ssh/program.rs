@@ -48,24 +48,29 @@ impl Programs {
         Ok(program)
     }
 
+    /// The folder that a user names comes first, then this program for its own architecture, then the folder that it lies in.
     fn path(&self, architecture: &str) -> Result<PathBuf, FleetError> {
+        let name = format!("loadline-{architecture}");
+        let is_plain = architecture.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let in_folder = |folder: &PathBuf| Some(folder.join(&name)).filter(|path| is_plain && path.is_file());
+        let named = std::env::var_os(PROGRAMS_VARIABLE).map(PathBuf::from);
+        if let Some(path) = named.as_ref().and_then(in_folder) {
+            return Ok(path);
+        }
         if architecture == std::env::consts::ARCH {
             return Ok(self.own.clone());
         }
-        let name = format!("loadline-{architecture}");
         let own = fs::canonicalize(&self.own).ok();
         let beside = own.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-        let named = std::env::var_os(PROGRAMS_VARIABLE).map(PathBuf::from);
-        let folders: Vec<PathBuf> = named.into_iter().chain(beside).collect();
-        let is_plain = architecture.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let found = folders.iter().map(|folder| folder.join(&name)).find(|path| is_plain && path.is_file());
-        found.ok_or_else(|| {
-            let listed: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        beside.as_ref().and_then(in_folder).ok_or_else(|| {
+            let listed: Vec<String> =
+                named.iter().chain(&beside).map(|folder| folder.display().to_string()).collect();
             FleetError::usage(format!(
                 "its architecture is {}, and this program is for {}. Put a program of the same version for {0} into one of \
-                 these folders, as {name}: {}; or set {PROGRAMS_VARIABLE} to the folder that has it",
+                 these folders, as {}: {}; or set {PROGRAMS_VARIABLE} to the folder that has it",
                 architecture.escape_default(),
                 std::env::consts::ARCH,
+                name.escape_default(),
                 listed.join(", ")
             ))
         })

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::failure::{last_of, meaning};
 use super::messages::{FromAgent, LONGEST_LINE, ToAgent};
-use super::program::Programs;
+use super::program::{PROGRAMS_VARIABLE, Programs};
 use crate::error::FleetError;
 use crate::token::random_token;
 
@@ -150,7 +150,10 @@ impl Session {
             _ => {
                 let said = self.last_words().await;
                 let why = last_of(&said).unwrap_or_else(|| "it says nothing".into());
-                Err(self.address.failed(format!("the program does not start there: {why}")))
+                Err(self.address.failed(format!(
+                    "the program does not start there: {why}. If a library is missing or older there, name a folder that has the \
+                     static program, as loadline-{architecture}, in {PROGRAMS_VARIABLE}"
+                )))
             }
         }
     }
