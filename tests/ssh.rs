@@ -157,7 +157,8 @@ fn a_host_whose_shell_prints_is_measured_and_workers_can_connect_directly() {
     let Some(hosts) = hosts() else { return };
     let folder =
         format!("[target]\nfolder = \"{}\"\n[fleet]\ndisk_size = \"4MiB\"\n", hosts.data(1).display());
-    let talks = format!("{QUICK}{folder}{}", node("talks", &[]));
+    // The other one is reached by another host.
+    let talks = format!("{QUICK}{folder}{}{}", node("talks", &[]), node("jumped", &[]));
     measured(&hosts, &hosts.study(&talks));
     // A server without forwarding is enough then.
     let listen = format!("listen = \"0.0.0.0:0\"\n{}", node("no-forward", &[]));

@@ -129,6 +129,7 @@ impl Hosts {
             &format!("Host wrong-host\n  HostName {}\n  UserKnownHostsFile {}\n", address(1), at("wrong"));
         config += &format!("Host unknown-host\n  HostName {}\n  UserKnownHostsFile /dev/null\n", address(1));
         config += &format!("Host no-user\n  HostName {}\n  User nobody-of-this-name\n", address(1));
+        config += &format!("Host jumped\n  HostName {}\n  ProxyJump h2\n", address(1));
         config += "Host silent\n  HostName 10.77.0.200\n  ConnectTimeout 2\n";
         config += &format!(
             "Host *\n  User root\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n  \

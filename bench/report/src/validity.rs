@@ -106,8 +106,9 @@ pub(crate) fn checks(
     if steps.is_empty() {
         return checks;
     }
-    checks.extend([steady(steps), repeats(steps, loads), generator(steps), workers(steps), cache(memory)]);
+    checks.extend([steady(steps), repeats(steps, loads), generator(steps), workers(steps)]);
     checks.extend(start(steps));
+    checks.push(cache(memory));
     checks.extend(integrity(steps));
     checks.push(others(steps));
     checks

@@ -243,9 +243,6 @@ fn command(address: &HostAddress, marker: &str, forward: Option<SocketAddr>) -> 
         "ForwardX11=no",
         "ForwardAgent=no",
         "PermitLocalCommand=no",
-        "StdinNull=no",
-        "ForkAfterAuthentication=no",
-        "SessionType=default",
         "RemoteCommand=none",
         // A shared connection would outlive this process, and the forwarded port with it.
         "ControlMaster=no",
@@ -261,6 +258,9 @@ fn command(address: &HostAddress, marker: &str, forward: Option<SocketAddr>) -> 
         .arg("--")
         .arg(&address.destination)
         .arg(format!("exec /bin/sh -c '{}'", SCRIPT.replace("MARKER", marker)))
+        // BatchMode is not handed on to jump hosts: what they would ask is answered with a refusal.
+        .env("SSH_ASKPASS", "false")
+        .env("SSH_ASKPASS_REQUIRE", "force")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
