@@ -42,13 +42,13 @@ fn measured(hosts: &Hosts, study: &str) {
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
 }
 
-/// The results of a run, in the order of its steps.
+/// The results of a run, in the order of its steps; a step that was interrupted has none.
 fn results(run: &Path) -> Vec<Value> {
-    let mut steps: Vec<PathBuf> =
-        fs::read_dir(run.join("steps")).unwrap().flatten().map(|e| e.path()).collect();
-    steps.sort();
-    let read = |step: &PathBuf| serde_json::from_slice(&fs::read(step.join("result.json")).unwrap()).unwrap();
-    steps.iter().map(read).collect()
+    let steps = fs::read_dir(run.join("steps")).unwrap().flatten();
+    let mut files: Vec<PathBuf> = steps.map(|step| step.path().join("result.json")).collect();
+    files.retain(|file| file.exists());
+    files.sort();
+    files.iter().map(|file| serde_json::from_slice(&fs::read(file).unwrap()).unwrap()).collect()
 }
 
 /// A loop device over a file, taken down when dropped.
@@ -213,6 +213,29 @@ fn after_ctrl_c_and_after_the_death_of_the_controller_nothing_runs_on_a_host() {
     eventually("no ssh to it is left", LIMIT, || {
         !hosts.processes(0).iter().any(|line| line.contains(" -- h2 "))
     });
+}
+
+#[test]
+fn a_run_on_hosts_that_was_stopped_is_resumed_with_its_files_and_removes_them() {
+    let Some(hosts) = hosts() else { return };
+    let study = hosts.study(&format!(
+        "{}[fleet]\ndisk_size = \"4MiB\"\n{}{}[target]\nfolder = \"{}\"\n",
+        QUICK.replace("measure = \"1s\"", "measure = \"4s\"").replace("repeats = 1", "repeats = 2"),
+        node("h2", &[]),
+        node("h3", &[]),
+        hosts.data(3).display()
+    ));
+    let out = hosts.folder.join(hosts.name("run"));
+    let child = hosts.loadline(&["run", &study, "--out", out.to_str().unwrap()]).spawn().unwrap();
+    eventually("a step is complete", LIMIT, || {
+        fs::read_to_string(out.join("events.jsonl")).unwrap_or_default().contains("step_complete")
+    });
+    signal(child.id(), "INT");
+    finish(child, LIMIT).refused(130, &["to go on: loadline run --resume"]);
+    let said = hosts.run(&["run", "--resume", out.to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    assert_eq!(results(&out).len(), 2);
+    (2..=3).for_each(|host| hosts.is_left_clean(host));
 }
 
 #[test]
