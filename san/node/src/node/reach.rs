@@ -1,12 +1,13 @@
 //! Nodes ask each other, through the configuration store, whether they run and which nodes they reach (rule S1).
 //!
 //! ```text
-//!  ask/<node that asks>                   which nodes are asked, and a number
+//!  ask/<node that asks>                   which nodes are asked, about which nodes, and a number
 //!  answer/<node that asks>/<node>         the number, and the nodes that this one reaches
 //! ```
 //!
 //! A volume asks when it receives nothing from half of a group's members or more. All volumes of a node share one question, and
-//! one answer.
+//! one answer. A node answers about no others than those that it was asked about: so an answer counts for a volume only if its question was
+//! about all nodes that the volume asks about. Otherwise two nodes that reach each other would seem not to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ struct ReachabilityQuery {
     number: u64,
     /// The nodes that are asked.
     of: BTreeSet<u32>,
+    /// The nodes that they are asked about.
+    about: BTreeSet<u32>,
 }
 
 /// An answer.
@@ -64,16 +67,19 @@ struct Reaches {
 /// The questions of this node to others.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// Nodes that volumes have requested to ask, and that were not asked yet; and how long each has to answer.
+    /// Nodes that volumes have requested to ask, and that were not asked yet, or not about all that is to be known; and how long each has to
+    /// answer.
     wanted: BTreeMap<u32, Duration>,
+    /// The nodes that volumes ask about, and when they last did.
+    about: BTreeMap<u32, Instant>,
     /// Whether a task is asking.
     runs: bool,
     /// The number of the last question.
     number: u64,
     /// Nodes that have not answered.
     pending: BTreeMap<u32, Pending>,
-    /// The last answer of each node, and when it arrived.
-    answers: BTreeMap<u32, (Instant, BTreeSet<u32>)>,
+    /// The last answer of each node, when it arrived, and about which nodes it is.
+    answers: BTreeMap<u32, (Instant, BTreeSet<u32>, BTreeSet<u32>)>,
     /// When each node answered last, or did not, and what it answered: for the log.
     logged: BTreeMap<u32, (Instant, Option<BTreeSet<u32>>)>,
     /// Nodes whose last answer volumes are to receive in a moment.
@@ -81,8 +87,10 @@ pub(super) struct Asking {
 }
 
 /// A node that was asked, and has not answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Pending {
+    /// About which nodes, at least.
+    about: BTreeSet<u32>,
     /// The first question that it was asked.
     first: u64,
     /// When volumes wanted it last.
@@ -94,17 +102,22 @@ struct Pending {
 }
 
 impl Asking {
-    /// A volume requests to ask a node, which has this long to answer. Returns whether the node's last answer is to be reported soon,
-    /// and no other report is under way.
-    fn want(&mut self, node: u32, within: Duration, now: Instant) -> bool {
-        let is_fresh = |(when, _): &(Instant, _)| now.duration_since(*when) < FRESH;
-        if self.answers.get(&node).is_some_and(is_fresh) {
+    /// A volume requests to ask a node about these, which has this long to answer. Returns whether the node's last answer is to be reported
+    /// soon, and no other report is under way.
+    fn want(&mut self, node: u32, about: &BTreeSet<u32>, within: Duration, now: Instant) -> bool {
+        self.about.extend(about.iter().map(|node| (*node, now)));
+        let is_enough = |(when, _, of): &(Instant, BTreeSet<u32>, BTreeSet<u32>)| {
+            now.duration_since(*when) < FRESH && of.is_superset(about)
+        };
+        if self.answers.get(&node).is_some_and(is_enough) {
             self.known.insert(node);
             return self.known.len() == 1;
         }
         match self.pending.get_mut(&node) {
-            Some(pending) => (pending.within, pending.since) = (pending.within.max(within), now),
-            None => {
+            Some(pending) if pending.about.is_superset(about) => {
+                (pending.within, pending.since) = (pending.within.max(within), now);
+            }
+            _ => {
                 let wanted = self.wanted.entry(node).or_default();
                 *wanted = (*wanted).max(within);
             }
@@ -117,6 +130,41 @@ impl Asking {
     fn give_up(&mut self, now: Instant) {
         let lasts = |pending: &Pending| LIMIT.max(3 * pending.within);
         self.pending.retain(|_, pending| now.duration_since(pending.since) < lasts(pending));
+        self.about.retain(|_, since| now.duration_since(*since) < LIMIT);
+    }
+
+    /// The next question, if there is one: about all that any volume asks about.
+    fn question(&mut self, incarnation: u64, now: Instant) -> Option<ReachabilityQuery> {
+        let wanted = std::mem::take(&mut self.wanted);
+        if wanted.is_empty() {
+            return None;
+        }
+        self.number += 1;
+        let pending = self.pending.iter().flat_map(|(node, pending)| pending.about.iter().chain([node]));
+        let about: BTreeSet<u32> = self.about.keys().chain(pending).chain(wanted.keys()).copied().collect();
+        for (node, within) in wanted {
+            let within = self.pending.get(&node).map_or(within, |pending| pending.within.max(within));
+            let pending =
+                Pending { first: self.number, since: now, asked: None, within, about: about.clone() };
+            self.pending.insert(node, pending);
+        }
+        let of = self.pending.keys().copied().collect();
+        Some(ReachabilityQuery { incarnation, number: self.number, of, about })
+    }
+
+    /// An answer has arrived to a question of this number, or a node had time to answer and did not. Whether that is news for volumes: not if the
+    /// node is asked about more meanwhile.
+    fn answered(&mut self, node: u32, first: u64, reaches: Option<&BTreeSet<u32>>) -> bool {
+        if self.wanted.contains_key(&node)
+            || self.pending.get(&node).is_none_or(|pending| pending.first != first)
+        {
+            return false;
+        }
+        let pending = self.pending.remove(&node).expect("it was looked up");
+        if let Some(reaches) = reaches {
+            self.answers.insert(node, (Instant::now(), reaches.clone(), pending.about));
+        }
+        true
     }
 }
 
@@ -125,8 +173,10 @@ impl Node {
     pub(super) fn ask_whether_they_run(&self, nodes: &[NodeId], within: Duration) {
         let mut state = self.state();
         let (mut reports, now) = (false, Instant::now());
-        for node in nodes.iter().map(|node| node.0).filter(|node| *node != self.id()) {
-            reports |= state.asking.want(node, within, now);
+        let about: BTreeSet<u32> =
+            nodes.iter().map(|node| node.0).filter(|node| *node != self.id()).collect();
+        for node in &about {
+            reports |= state.asking.want(*node, &about, within, now);
         }
         let begins = !state.asking.wanted.is_empty() && !std::mem::replace(&mut state.asking.runs, true);
         drop(state);
@@ -194,25 +244,13 @@ impl Node {
         loop {
             let (question, pending) = {
                 let asking = &mut self.state().asking;
-                asking.give_up(Instant::now());
-                let wanted = std::mem::take(&mut asking.wanted);
-                if wanted.is_empty() && asking.pending.is_empty() {
+                let now = Instant::now();
+                asking.give_up(now);
+                if asking.wanted.is_empty() && asking.pending.is_empty() {
                     asking.runs = false;
                     return;
                 }
-                let news = !wanted.is_empty();
-                if news {
-                    asking.number += 1;
-                }
-                let (first, since) = (asking.number, Instant::now());
-                let pending = |within| Pending { first, since, asked: None, within };
-                asking.pending.extend(wanted.into_iter().map(|(node, within)| (node, pending(within))));
-                let of = asking.pending.keys().copied().collect();
-                let incarnation = self.0.me.incarnation.0;
-                (
-                    news.then_some(ReachabilityQuery { incarnation, number: asking.number, of }),
-                    asking.pending.clone(),
-                )
+                (asking.question(self.0.me.incarnation.0, now), asking.pending.clone())
             };
             let (me, incarnation) = (self.id(), self.0.me.incarnation.0);
             let asks: BTreeMap<u32, Duration> = match &question {
@@ -228,7 +266,7 @@ impl Node {
                     let Some(stored) = store.get(&format!("answer/{me}/{node}"))? else { continue };
                     let Ok(answer) = serde_json::from_slice::<Reaches>(&stored.value) else { continue };
                     if answer.incarnation == incarnation && answer.number >= first {
-                        answered.push((node, answer.nodes));
+                        answered.push((node, first, answer.nodes));
                     }
                 }
                 Ok(answered)
@@ -241,16 +279,14 @@ impl Node {
                 tokio::time::sleep(POLL_ANSWERS).await;
                 continue;
             };
-            for (node, reaches) in answered {
-                {
-                    let asking = &mut self.state().asking;
-                    asking.pending.remove(&node);
-                    asking.answers.insert(node, (Instant::now(), reaches.clone()));
+            for (node, first, reaches) in answered {
+                let is_news = self.state().asking.answered(node, first, Some(&reaches));
+                if is_news {
+                    self.log_answer(node, Some(&reaches));
+                    self.give_answer(node, Some(&reaches));
                 }
-                self.log_answer(node, Some(&reaches));
-                self.give_answer(node, Some(&reaches));
             }
-            let late: Vec<u32> = {
+            let late: Vec<(u32, u64)> = {
                 let asking = &mut self.state().asking;
                 for node in asks.keys() {
                     if let Some(pending) = asking.pending.get_mut(node) {
@@ -264,12 +300,14 @@ impl Node {
                         .is_some_and(|asked| began.saturating_duration_since(asked) >= pending.within)
                 };
                 let late = asking.pending.iter().filter(|(_, pending)| is_late(pending));
-                late.map(|(node, _)| *node).collect()
+                late.map(|(node, pending)| (*node, pending.first)).collect()
             };
-            for node in late {
-                self.state().asking.pending.remove(&node);
-                self.log_answer(node, None);
-                self.give_answer(node, None);
+            for (node, first) in late {
+                let is_news = self.state().asking.answered(node, first, None);
+                if is_news {
+                    self.log_answer(node, None);
+                    self.give_answer(node, None);
+                }
             }
             tokio::time::sleep(POLL_ANSWERS).await;
         }
@@ -308,12 +346,12 @@ impl Node {
         }
     }
 
-    /// Tries to connect to the asked nodes and the asking one, and answers which of them it reaches. Other nodes are not tried,
+    /// Tries to connect to the nodes that it was asked about and the asking one, and answers which of them it reaches. Other nodes are not tried,
     /// because one that is not reached would delay the answer.
     async fn answer(&self, by: u32, ask: ReachabilityQuery) {
         let nodes = self.state().catalog.nodes.clone();
         let others =
-            nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.of.contains(id) || *id == by));
+            nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.about.contains(id) || *id == by));
         let attempts: Vec<_> = others
             .map(|(id, (node, _))| {
                 let connect = tokio::net::TcpStream::connect(node.peer);
@@ -373,28 +411,53 @@ mod tests {
     #[test]
     fn volumes_that_ask_for_what_is_known_are_one_report() {
         let (mut asking, now) = (Asking::default(), Instant::now());
-        asking.answers.insert(2, (now, BTreeSet::new()));
-        asking.answers.insert(3, (now, BTreeSet::new()));
-        let reports = (0..1000).flat_map(|_| [2, 3]).filter(|node| asking.want(*node, WITHIN, now)).count();
+        let about = BTreeSet::from([2, 3]);
+        asking.answers.insert(2, (now, BTreeSet::new(), about.clone()));
+        asking.answers.insert(3, (now, BTreeSet::new(), about.clone()));
+        let reports =
+            (0..1000).flat_map(|_| [2, 3]).filter(|node| asking.want(*node, &about, WITHIN, now)).count();
         assert_eq!(reports, 1);
         assert!(asking.wanted.is_empty(), "no node is asked for that");
         assert_eq!(std::mem::take(&mut asking.known), [2, 3].into());
-        assert!(asking.want(2, WITHIN, now), "the next one is a new report");
-        assert!(!asking.want(2, WITHIN, now + FRESH), "what is old is asked anew");
+        assert!(asking.want(2, &about, WITHIN, now), "the next one is a new report");
+        assert!(!asking.want(2, &about, WITHIN, now + FRESH), "what is old is asked anew");
         assert!(asking.wanted.contains_key(&2));
     }
 
     #[test]
     fn a_question_is_not_given_up_before_its_volume_asks_again() {
         let (mut asking, now) = (Asking::default(), Instant::now());
-        asking.pending.insert(2, Pending { first: 1, since: now, asked: None, within: WITHIN });
+        let about = BTreeSet::from([2]);
+        let pending = Pending { first: 1, since: now, asked: None, within: WITHIN, about: about.clone() };
+        asking.pending.insert(2, pending);
         let again = now + 2 * WITHIN;
         asking.give_up(again);
         assert!(asking.pending.contains_key(&2), "the node has longer to answer than questions last mostly");
-        asking.want(2, WITHIN, again);
+        asking.want(2, &about, WITHIN, again);
         asking.give_up(again + 2 * WITHIN);
         assert!(asking.pending.contains_key(&2), "a volume wanted it again, since the store was away");
         asking.give_up(again + 3 * WITHIN);
         assert!(asking.pending.is_empty(), "no volume wants it any more");
+    }
+
+    #[test]
+    fn an_answer_counts_only_for_what_it_was_asked_about() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        let (one, two) = (BTreeSet::from([2]), BTreeSet::from([2, 3]));
+        // A volume with one copy asks about node 2 alone, and another one about 2 and 3 before the answer.
+        asking.want(2, &one, WITHIN, now);
+        let first = asking.question(1, now).unwrap();
+        assert_eq!((first.of, first.about), (one.clone(), one.clone()));
+        two.iter().for_each(|node| _ = asking.want(*node, &two, WITHIN, now));
+        assert!(!asking.answered(2, first.number, Some(&BTreeSet::new())), "it says nothing of 3");
+        let second = asking.question(1, now).unwrap();
+        assert_eq!((&second.of, &second.about), (&two, &two));
+        assert!(!asking.answered(2, first.number, Some(&BTreeSet::new())), "the former question's");
+        assert!(asking.answered(2, second.number, Some(&BTreeSet::from([3]))));
+        // What is known of 2 and 3 is enough for the other volume, and not for one that asks about 4 too.
+        assert!(asking.want(2, &one, WITHIN, now) && asking.wanted.is_empty());
+        asking.want(2, &BTreeSet::from([2, 4]), WITHIN, now);
+        let third = asking.question(1, now).unwrap();
+        assert_eq!(third.about, BTreeSet::from([2, 3, 4]), "3 is asked about still");
     }
 }
