@@ -19,6 +19,7 @@ san/sim/tests/seeds
 # else to do.
 waits='
 tests/identity
+tests/service
 tests/witness
 '
 
