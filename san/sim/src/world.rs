@@ -67,6 +67,8 @@ pub(crate) enum Happening {
     Merged(usize, u64, Epoch, Job, Blocks),
     /// A node receives a report that a process runs at another node, or that none does any more.
     Runs(usize, usize, bool),
+    /// A node finds that another one's address refuses connections, if no process runs there by then.
+    Refuses(usize, usize),
     /// Some time has passed.
     Tick(usize, u64),
     /// A node's process starts.
@@ -369,6 +371,7 @@ impl World {
             | Happening::Reaches(node, ..)
             | Happening::NoAnswer(node, ..)
             | Happening::Runs(node, ..)
+            | Happening::Refuses(node, ..)
             | Happening::Tick(node, _) => Some(*node),
             Happening::Forwarding(step) => self.node_of(step),
             _ => None,
@@ -423,6 +426,11 @@ impl World {
                     let other = NodeId(other as u32);
                     let event = if runs { Event::Started(other) } else { Event::Ended(other) };
                     self.step_volume(node, event);
+                }
+            }
+            Happening::Refuses(node, other) => {
+                if self.nodes[other].process.is_none() {
+                    self.after(0, Happening::Runs(node, other, false));
                 }
             }
             Happening::Tick(node, life) => self.tick(node, life),

@@ -127,7 +127,7 @@ impl World {
             if !power && self.rng.chance(2) {
                 self.coverage.count("process", "known to have ended");
                 let delay = self.rng.below(5 * MS);
-                self.after(delay, Happening::Runs(other, node, false));
+                self.after(delay, Happening::Refuses(other, node));
             }
         }
         self.restart_later(node);
