@@ -495,6 +495,9 @@ impl World {
             stepping: BTreeSet::new(),
         });
         self.trace_event(|| format!("n{node} starts, life {life}"));
+        // The connections of clients have ended with the process before.
+        let theirs = |tenant: &&mut Tenant| tenant.node == Some(node) && tenant.through.is_none();
+        self.tenants.iter_mut().filter(theirs).for_each(|tenant| tenant.node = None);
         self.coverage.count("process", "starts");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let delay = self.rng.below(60 * MS);

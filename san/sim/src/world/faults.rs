@@ -201,7 +201,12 @@ impl World {
     }
 
     /// One of a node's replicas in sync, of a group with another for which this holds.
+    ///
+    /// None while a person recovers the volume by force: the replicas that were chosen are taken as they are, and nobody compares them.
     pub(crate) fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
+        if self.is_being_recovered() {
+            return None;
+        }
         let record = self.record();
         let others = |replica: &ReplicaId, other: &ReplicaId| {
             other != replica && !self.went_back.contains_key(other) && self.store(*other).is_some_and(&well)

@@ -50,6 +50,11 @@ impl World {
         self.restored.as_ref().map_or_else(|| self.record(), |restored| &restored.holds)
     }
 
+    /// Whether a person has ordered a recovery by force that is not carried out yet.
+    pub(crate) fn is_being_recovered(&self) -> bool {
+        self.restored.as_ref().is_some_and(|restored| restored.recovering)
+    }
+
     /// A storm begins: the store may go back in it, and is put right later, in the storm or in the calm.
     pub(crate) fn plan_restore(&mut self) {
         if self.settings.restores && self.restored.is_none() && self.rng.chance(STORMS) {
