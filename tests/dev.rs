@@ -127,6 +127,12 @@ fn a_folder_that_a_node_uses_still_is_kept() {
     let id = printed.split("node-2 is process ").nth(1).expect("it names processes");
     let id: i32 = id.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
     kill(Pid::from_raw(id), Signal::SIGKILL).expect("it runs");
+    // Until the last thread of it has ended, its addresses are in use.
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{id}")).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it ends");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let folder = std::fs::read_dir(temporary.path()).expect("it is there").next().unwrap().unwrap().path();
     let config = folder.join("node-2/node.toml");
     let mut command = Command::new(PROGRAM);
