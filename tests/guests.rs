@@ -208,3 +208,28 @@ fn a_virtual_machine_finds_its_file_system_clean_after_a_kill_of_it_or_of_its_no
     assert!(machine.said.contains("WHOLE"), "{}", machine.said);
     assert!(!machine.said.contains("I/O error"), "{}", machine.said);
 }
+
+/// The virtual machine cannot go elsewhere: the volume is not handed over, the other node does not take it over, and what the machine has
+/// asked is carried out by the node's next process.
+#[test]
+fn a_virtual_machine_goes_on_writing_while_its_node_is_restarted() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "d", "--size", "256MiB", "--copies", "2", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let socket = cluster.vhost_socket(1, "d");
+    let image = Image::new(cluster.folder(), SCRIPT, &["mke2fs", "e2fsck"]);
+    let mut machine = image.boot(&socket, "make");
+    machine.wait_for("READY");
+    machine.kill();
+    let mut machine = image.boot(&socket, "go");
+    machine.wait_for("WRITES");
+    std::thread::sleep(Duration::from_millis(500));
+    cluster.loadline(&["node", "restart", "node-1"]);
+    assert_eq!(cluster.owner("d"), 1);
+    machine.wait_for("CLEAN");
+    assert!(machine.said.contains("WHOLE"), "{}", machine.said);
+    assert!(!machine.said.contains("I/O error"), "{}", machine.said);
+    let log = cluster.log(1);
+    assert!(log.contains("0 volumes were handed over"), "{log}");
+    assert!(!cluster.log(2).contains("this node serves it"), "{}", cluster.log(2));
+}

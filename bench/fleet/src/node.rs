@@ -1,5 +1,6 @@
 //! A node: where workers run, with limits that its workers share, and disks that they measure.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
@@ -43,6 +44,18 @@ impl NodeSpec {
     /// A node without limits.
     pub fn named(name: impl Into<String>) -> NodeSpec {
         NodeSpec { name: name.into(), ..NodeSpec::default() }
+    }
+
+    /// Checks each node, and that their names differ. The error is of kind `Usage`.
+    pub fn validate_all(nodes: &[NodeSpec]) -> Result<(), FleetError> {
+        let mut names = BTreeSet::new();
+        for node in nodes {
+            node.validate()?;
+            if !names.insert(&node.name) {
+                return Err(FleetError::usage(format!("there are two nodes named {}", node.name)));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the rules that need no system. The error is of kind `Usage`.

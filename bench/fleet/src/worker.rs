@@ -253,8 +253,8 @@ impl Session {
         }
     }
 
-    /// How long to wait before the controller is asked for its time again; `None` if the clock is known well enough, or was asked for
-    /// long enough.
+    /// How long to wait before the controller is asked for its time again. `None` if the clock is known well enough, or if the
+    /// controller was asked for long enough.
     fn pause_before_more_questions(&self) -> Option<Nanos> {
         let (first, last) = (self.exchanges.first()?, self.exchanges.last()?);
         let is_good = estimate(&self.exchanges).is_some_and(|offset| offset.error <= GOOD_CLOCK_ERROR);

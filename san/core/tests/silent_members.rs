@@ -143,7 +143,7 @@ fn nodes_that_were_asked_before_a_takeover_and_are_silent_since_are_not_asked_ag
     driven.quiet_ns = 100 * LEASE;
     driven.silent.extend([NodeId(2), NodeId(3)]);
     driven.step(Event::Watch(true));
-    // In two leases nothing is heard; the nodes have four to answer; then their replicas have three halves to report.
+    // For two leases nothing is heard. Then the nodes have four leases to answer, and then their replicas have one and a half to report.
     driven.pass(LEASE * 17 / 2);
     assert_eq!(driven.volume.status(), Status::Active);
 }

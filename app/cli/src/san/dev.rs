@@ -216,6 +216,7 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
                 certificates: Vec::new(),
                 draining: false,
                 stopping: false,
+                keeps: Default::default(),
             };
             let settings = NodeSettings {
                 name: name.clone(),

@@ -124,6 +124,7 @@ pub(super) fn join(args: &Join) -> Exit {
         certificates: Vec::new(),
         draining: false,
         stopping: false,
+        keeps: Default::default(),
     };
     let settings = NodeSettings {
         name: args.name.clone(),

@@ -92,14 +92,7 @@ impl FleetKind for SshHosts {
     }
 
     fn validate(&self) -> Result<(), FleetError> {
-        let mut names = BTreeSet::new();
-        for node in &self.nodes {
-            node.validate()?;
-            if !names.insert(&node.name) {
-                return Err(FleetError::usage(format!("there are two nodes named {}", node.name)));
-            }
-        }
-        Ok(())
+        NodeSpec::validate_all(&self.nodes)
     }
 
     fn workers(&self) -> u32 {

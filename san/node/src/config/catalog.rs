@@ -16,7 +16,7 @@
 //!
 //! All but the last are JSON. Ids are never used again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,6 +103,9 @@ pub struct Node {
     /// This life of its process ends by order, soon: other nodes treat it as one that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
+    /// Volumes that this life of its process leaves to the next one: their clients share memory with the node.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub keeps: BTreeSet<u64>,
 }
 
 impl Node {

@@ -48,22 +48,15 @@ impl EventLoop {
             }
             LoopCommand::Fence(id) => self.fence(id),
             LoopCommand::GiveWay(id) => {
-                if self.volumes.get_mut(id).is_some_and(|host| std::mem::take(&mut host.claims)) {
-                    self.detached(id, &Why::Elsewhere);
-                    self.step_volume(id, Event::Detach);
+                if self.volumes.get(id).is_some_and(|host| host.claims) {
+                    self.give_up(id, &Why::Elsewhere);
                 }
             }
             LoopCommand::Admit(id) => self.admit(id),
             LoopCommand::Accesses(accesses) => self.end_revoked(&accesses),
             LoopCommand::EndSession(session) => self.end_session(session),
-            LoopCommand::Detach(id) => {
-                self.detached(id, &Why::Detached);
-                if let Some(host) = self.volumes.get_mut(id) {
-                    host.claims = false;
-                }
-                self.step_volume(id, Event::Detach);
-            }
-            LoopCommand::HandOver(id) => self.hand_over(id),
+            LoopCommand::Detach(id) => self.give_up(id, &Why::Detached),
+            LoopCommand::HandOver(id) => self.give_up(id, &Why::HandedOver),
             LoopCommand::Ends(node) => self.peers.ends(node),
             LoopCommand::EndedSo(node) => self.peers.ended_so(node),
             LoopCommand::Volume(id, number, command, claim) => {

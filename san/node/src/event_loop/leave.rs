@@ -39,9 +39,10 @@ impl EventLoop {
         (self.report)(LoopEvent::Detached(id));
     }
 
-    /// Another node waits for the volume: what is not answered is dropped, and the leases are released (rule L5).
-    pub(super) fn hand_over(&mut self, id: VolumeId) {
-        self.detached(id, &Why::HandedOver);
+    /// The volume is not owned here any more: its clients are disconnected, what is not answered is dropped, and the leases are released
+    /// (rule L5).
+    pub(super) fn give_up(&mut self, id: VolumeId, why: &Why) {
+        self.detached(id, why);
         if let Some(host) = self.volumes.get_mut(id) {
             host.claims = false;
         }

@@ -61,6 +61,7 @@ impl Trial {
             certificates: Vec::new(),
             draining: false,
             stopping: false,
+            keeps: Default::default(),
         };
         cluster::join(self.settings(name), node, token)
     }

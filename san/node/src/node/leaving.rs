@@ -1,7 +1,7 @@
 //! A node that ends by order leaves the cluster in order: clients and writes do not wait until its leases have run out.
 //!
 //! ```text
-//!  no more clients ─▶ in one change of the configuration: it is stopping, and each volume that it owns is attached at another node
+//!  no more clients ─▶ in the configuration: each volume that it owns is attached at another node, and it is stopping
 //!                        │                                        │
 //!       owners elsewhere exclude its replicas       it stops serving and releases its leases (rule L5); the other node takes over
 //!                        └───────────────────┬────────────────────┘
@@ -42,7 +42,7 @@ impl Node {
         let begun = Instant::now();
         self.0.leaving.send_replace(true);
         match tokio::time::timeout(READ, self.give_volumes_away()).await {
-            Ok(Ok(volumes)) => {
+            Ok(Ok(Some(volumes))) => {
                 let is_left = tokio::time::timeout(LEAVES, self.until_not_needed(&volumes)).await.is_ok();
                 let ms = begun.elapsed().as_millis();
                 let what = match volumes.len() {
@@ -59,6 +59,9 @@ impl Node {
                     ),
                 }
             }
+            Ok(Ok(None)) => tracing::warn!(
+                "the node stops without handing its volumes over: a data-path thread does not respond"
+            ),
             Ok(Err(why)) => tracing::warn!("the node stops without handing its volumes over: {why}"),
             Err(_) => tracing::warn!(
                 "the node stops without waiting for others: handing its volumes over took more than {} s",
@@ -74,10 +77,13 @@ impl Node {
         let _ = leaving.wait_for(|leaving| *leaving).await;
     }
 
-    /// Writes into the configuration who is to have each volume that this node owns, and stops serving them. Returns these volumes.
-    async fn give_volumes_away(&self) -> Result<BTreeSet<u64>, ConfigError> {
+    /// Attaches each volume that this node owns at another node, and stops serving it. Returns these volumes.
+    async fn give_volumes_away(&self) -> Result<Option<BTreeSet<u64>>, ConfigError> {
         self.refresh().await?;
-        let knows_clients = self.refresh_loops().await;
+        if !self.refresh_loops().await {
+            // Which volumes have clients that cannot leave is not known.
+            return Ok(None);
+        }
         let alive = self.alive().await;
         let bound: BTreeSet<u64> = {
             let state = self.state();
@@ -88,7 +94,7 @@ impl Node {
         let ordered = self.config().call(move |store| {
             'tries: for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
-                let heirs = if knows_clients { heirs(&catalog, me, &bound, &alive) } else { BTreeMap::new() };
+                let heirs = heirs(&catalog, me, &bound, &alive);
                 let mut moves: Vec<Change> = Vec::new();
                 for (id, heir) in &heirs {
                     let (volume, version) = &catalog.volumes[id];
@@ -99,8 +105,8 @@ impl Node {
                 if node.incarnation != me.incarnation.0 {
                     return Ok(BTreeSet::new());
                 }
-                // The others are told when all is written: a volume of which they do not know yet would be taken over by any of them.
-                let stops = catalog::Node { stopping: true, ..node.clone() };
+                // Last, because a volume that is not attached elsewhere by then would be taken over by any node.
+                let stops = catalog::Node { stopping: true, keeps: bound.clone(), ..node.clone() };
                 let stops = change(format!("node/{}", me.node.0), Some(*version), &stops);
                 let first = moves.len().saturating_sub(AT_ONCE - 1);
                 let last: Vec<Change> = moves.drain(first..).chain([stops]).collect();
@@ -117,7 +123,7 @@ impl Node {
         for id in &volumes {
             self.loop_of(*id).give(LoopCommand::HandOver(VolumeId(*id)));
         }
-        Ok(volumes)
+        Ok(Some(volumes))
     }
 
     /// Until these volumes are served elsewhere, and no owner elsewhere needs a replica of this node.
@@ -154,7 +160,7 @@ impl Node {
         })
     }
 
-    /// The nodes that stop are told to the loops, and volumes that such a node has handed over to this one are taken over.
+    /// Tells the loops which nodes stop, and takes over the volumes that such a node has handed over to this one.
     pub(super) fn follow_stopping(&self) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -195,23 +201,19 @@ impl Node {
         }
     }
 
-    /// Whether a volume is left to the next process of its owner for now: clients of it share memory with that node, which stops, or has stopped
-    /// a moment ago. If another node took it over, what they have asked would fail.
-    pub(super) fn is_kept_for_owner(&self, id: u64, attached: Option<u32>) -> bool {
-        let mut state = self.state();
-        let owner = state
-            .catalog
-            .records
-            .get(&id)
-            .and_then(|stored| record::decode(&stored.value).ok())
-            .map(|r| r.owner);
-        let stops = owner.is_some_and(|owner| {
-            let node = state.catalog.nodes.get(&owner.node.0);
+    /// Whether this node leaves a volume to the next process of its owner for now: the owner is stopping, and clients of the volume share
+    /// memory with it. If another node took the volume over, what these clients have asked would fail.
+    pub(super) fn is_kept_for_owner(&self, id: u64) -> bool {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let record = state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+        let is_kept = record.is_some_and(|Record { owner, .. }| {
+            let node = state.catalog.nodes.get(&owner.node.0).map(|(node, _)| node);
             owner.node != self.0.me.node
-                && attached == Some(owner.node.0)
-                && node.is_some_and(|(node, _)| node.stopping && node.incarnation == owner.incarnation.0)
+                && node
+                    .is_some_and(|node| node.incarnation == owner.incarnation.0 && node.keeps.contains(&id))
         });
-        if !stops {
+        if !is_kept {
             state.kept.remove(&id);
             return false;
         }

@@ -1,5 +1,6 @@
 //! A new life of the node's process begins: what it is in the cluster, and the threads of its data path.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loadline_base::limits::STACK;
@@ -51,7 +52,7 @@ pub(super) fn begin_life(
         // Greater than that of any life before, also if the store was restored from an older copy.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         node.incarnation = now.max(node.incarnation + 1);
-        node.stopping = false;
+        (node.stopping, node.keeps) = (false, BTreeSet::new());
         if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
             return Ok(Some((id, node)));
         }

@@ -191,7 +191,7 @@ impl Node {
                 || volume.attached == Some(me)
                 || volume.attached.is_some() && is_spread(&catalog, *id, me);
             if volume.state == VolumeState::Ready && (here || known) {
-                let kept = self.is_kept_for_owner(*id, volume.attached);
+                let kept = self.is_kept_for_owner(*id);
                 // It is looked at again soon.
                 done &= !kept;
                 self.open_volume(*id, volume, here && !kept);

@@ -436,6 +436,7 @@ fn an_open_cluster_is_joined_only_where_its_store_is_on_this_machine() {
             certificates: Vec::new(),
             draining: false,
             stopping: false,
+            keeps: Default::default(),
         };
         let settings = NodeSettings {
             name: name.into(),

@@ -95,7 +95,9 @@ fn a_user_of_etcd_proves_itself_and_may_do_what_its_role_allows() {
         let text = format!("{}/x?user={name}&password-file={}", server.endpoint(0), file.display());
         text.parse::<EtcdAddress>().unwrap()
     };
-    let Err(why) = EtcdStore::create(&as_user("root", "secret")) else { panic!("no user is asked for yet") };
+    let Err(why) = EtcdStore::create(&as_user("root", "secret")) else {
+        panic!("an etcd without users accepts one")
+    };
     assert!(
         matches!(&why, ConfigError::Refused(text) if text.contains("whether authentication is enabled")),
         "{why}"

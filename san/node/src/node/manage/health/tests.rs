@@ -47,6 +47,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             certificates: Vec::new(),
             draining: false,
             stopping: false,
+            keeps: Default::default(),
         };
         catalog.nodes.insert(node, (of, 1));
         let replica = Replica {

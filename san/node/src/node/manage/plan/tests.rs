@@ -31,6 +31,7 @@ pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
             certificates: Vec::new(),
             draining: false,
             stopping: false,
+            keeps: Default::default(),
         };
         let path = format!("/dev/{id}").into();
         let device = catalog::Device { node: id, path, bytes, draining: false, replaced_by: None };
