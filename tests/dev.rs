@@ -127,7 +127,7 @@ fn a_folder_that_a_node_uses_still_is_kept() {
     let id = printed.split("node-2 is process ").nth(1).expect("it names processes");
     let id: i32 = id.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().expect("a number");
     kill(Pid::from_raw(id), Signal::SIGKILL).expect("it runs");
-    // Until the last thread of it has ended, its addresses are in use.
+    // Its addresses are in use until its last thread has ended.
     let begun = Instant::now();
     while Path::new(&format!("/proc/{id}")).exists() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it ends");

@@ -341,7 +341,7 @@ fn the_doctor_reports_of_each_host_of_an_inventory_and_names_those_that_it_does_
 /// Figures: 64 workers on four hosts, with a load that leaves the processors to them. `./dev bench ssh`
 /// prints them.
 #[test]
-#[ignore = "./dev bench ssh"]
+#[ignore = "it measures: run ./dev bench ssh"]
 fn sixty_four_workers_on_four_hosts() {
     let Some(hosts) = hosts() else { return };
     let disks = vec![Path::new("null:1GiB"); 16];

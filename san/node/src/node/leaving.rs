@@ -77,7 +77,8 @@ impl Node {
         let _ = leaving.wait_for(|leaving| *leaving).await;
     }
 
-    /// Attaches each volume that this node owns at another node, and stops serving it. Returns these volumes.
+    /// Attaches each volume that this node owns at another node, and stops serving it. Returns these volumes, or `None`, with nothing
+    /// changed, if a thread of the data path does not respond.
     async fn give_volumes_away(&self) -> Result<Option<BTreeSet<u64>>, ConfigError> {
         self.refresh().await?;
         if !self.refresh_loops().await {
