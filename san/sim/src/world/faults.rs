@@ -318,7 +318,7 @@ impl World {
                         instead: None,
                     })
                 }
-                3 if record.blocks < 256 => Some(self.growth(&record)),
+                3 if record.blocks < 256 && !self.is_on_branch(owner) => Some(self.growth(&record)),
                 _ => None,
             });
         }

@@ -135,7 +135,9 @@ impl World {
         let promised = |replica: &ReplicaId| self.store(*replica).map(|store| store.durable_promise().epoch);
         let fits = |old: &Record, node: usize| {
             let here = |replica: &&ReplicaId| old.homes[*replica].0 as usize == node;
+            // A record from before a growth cannot be recovered by force: its members know that the volume is larger (rule P5).
             old.epoch < now.epoch
+                && old.blocks == now.blocks
                 && old.homes == now.homes
                 && old.groups.len() == now.groups.len()
                 && old.groups.iter().zip(&now.groups).all(|(group, now)| {
