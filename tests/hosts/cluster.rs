@@ -28,6 +28,8 @@ const COMMAND: &str = "15";
 const ENDS: Duration = Duration::from_secs(10);
 /// After how long a node that has ended by itself is started again, as a supervisor does.
 const RESTARTS: Duration = Duration::from_millis(500);
+/// How long the election of a leader may take.
+const ELECTED: Duration = Duration::from_secs(10);
 /// How long a lock of the store may be waited for.
 const LOCKS_WITHIN: Duration = Duration::from_secs(1);
 /// The bytes of SQLite's `-shm` file that are its locks: writer, checkpoint, recovery, readers.
@@ -252,6 +254,16 @@ impl Cluster {
             }
         }
         self.locked = Some(file);
+    }
+
+    /// Waits until the members of an etcd that run again have elected a leader, for some seconds at the most: before that the store
+    /// cannot be reached by anyone, and how long an election takes is etcd's own affair.
+    pub(crate) fn await_leader(&self) {
+        let Some(etcd) = &self.etcd else { return };
+        let begun = Instant::now();
+        while etcd.leader(&self.network).is_none() && begun.elapsed() < ELECTED {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Gives the store back.

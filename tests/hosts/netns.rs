@@ -77,16 +77,20 @@ impl Network {
 
     /// Decides what becomes of the packets from one host to another, from now on.
     pub(crate) fn set(&self, from: usize, to: usize, path: Passage) {
+        ip(&["-n", &self.name(from)], &self.lines(from, to, path));
+    }
+
+    /// Lines for `ip -batch` in the namespace of `from`, which decide it.
+    pub(crate) fn lines(&self, from: usize, to: usize, path: Passage) -> String {
         let (device, to_address) = (link(to), address(to));
-        let lines = match path {
+        match path {
             Passage::Open => open(from, to),
             Passage::Silent => {
                 format!("neigh replace {to_address} lladdr 02:ff:ff:ff:ff:ff dev {device} nud permanent\n")
             }
             Passage::Refused => format!("route replace unreachable {to_address}\n"),
             Passage::Down => format!("link set {device} down\n"),
-        };
-        ip(&["-n", &self.name(from)], &lines);
+        }
     }
 
     /// A command that runs in a host's namespace. Its process id is that of the program.

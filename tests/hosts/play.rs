@@ -322,6 +322,7 @@ impl Play {
             }
             Fault::Store => {
                 play.cluster.unlock_store();
+                play.cluster.await_leader();
                 play.world.store = true;
             }
             Fault::OffStore(_) => {

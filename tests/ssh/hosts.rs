@@ -16,6 +16,8 @@ use crate::support::{Said, eventually, finish};
 
 /// Hosts with an SSH server: `h1`, `h2`, ...
 pub(crate) const HOSTS: usize = 4;
+/// Further hosts behind them, without an SSH server: for a configuration store.
+pub(crate) const FURTHER: usize = 4;
 /// How long a command may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
@@ -65,7 +67,7 @@ impl Hosts {
     fn new() -> Hosts {
         netns::remove_leftovers();
         // The number tells these hosts apart from those of other tests.
-        let network = Network::new(900, HOSTS + 1);
+        let network = Network::new(900, HOSTS + 1 + FURTHER);
         let folder = netns::folder(900);
         let mut hosts = Hosts { network, folder, servers: Vec::new(), next: AtomicUsize::new(0) };
         hosts.prepare();
@@ -241,9 +243,15 @@ impl Hosts {
 
     /// Waits until nothing runs on a host, and nothing temporary is there.
     pub(crate) fn is_left_clean(&self, host: usize) {
+        self.is_left_clean_but(host, "\n");
+    }
+
+    /// The same, apart from processes with these words in their command lines.
+    pub(crate) fn is_left_clean_but(&self, host: usize, words: &str) {
         // What other tests run there ends too.
         let limit = LIMIT;
-        eventually(&format!("h{host} is clean"), limit, || self.processes(host).is_empty());
+        let none = || self.processes(host).iter().all(|line| line.contains(words));
+        eventually(&format!("h{host} is clean"), limit, none);
         let cache = self.folder.join(format!("h{host}/cache/loadline/programs"));
         for program in fs::read_dir(&cache).into_iter().flatten().flatten() {
             let names = || -> Vec<_> {

@@ -44,6 +44,7 @@ type Answer<T> = oneshot::Sender<Result<T, FleetError>>;
 /// A request to the controller.
 enum Request {
     Ensure(Answer<Vec<WorkerId>>),
+    Place(BTreeMap<WorkerId, String>, Answer<()>),
     MakeFiles(BTreeMap<WorkerId, Vec<FileToMake>>, Answer<MadeFiles>),
     RemoveFiles(BTreeMap<WorkerId, Vec<FileToRemove>>, Answer<PerWorker<()>>),
     Fill(BTreeMap<WorkerId, Job>, Answer<PerWorker<()>>),
@@ -156,6 +157,14 @@ impl Fleet {
     /// and once for each loss. Returns the workers that are still missing. Every other operation begins with this for its workers.
     pub async fn ensure_workers(&mut self) -> Result<Vec<WorkerId>, FleetError> {
         self.ask(Request::Ensure).await
+    }
+
+    /// Has each of these workers run on the host of a node, those that run elsewhere are ended and launched there. One that cannot be
+    /// launched there is missing, as if it were lost. Does nothing in a fleet whose workers have no hosts of their own. An error of
+    /// kind `Usage` if the fleet has no such node.
+    pub async fn place(&mut self, places: &BTreeMap<WorkerId, String>) -> Result<(), FleetError> {
+        let places = places.clone();
+        self.ask(|answer| Request::Place(places, answer)).await
     }
 
     /// Makes files of these sizes, sparse, on the workers' hosts, and returns their identities, in the order
@@ -309,6 +318,10 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Pendin
         match request {
             Request::Ensure(answer) => {
                 let result = ensure(controller).await;
+                reply(controller, answer, result).await;
+            }
+            Request::Place(places, answer) => {
+                let result = controller.place(places).await;
                 reply(controller, answer, result).await;
             }
             Request::MakeFiles(files, answer) => {

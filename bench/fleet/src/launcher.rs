@@ -31,7 +31,7 @@ mod ssh;
 pub use joining::{DEFAULT_WAIT, JoiningWorkers, LONGEST_WAIT};
 pub use local::LocalProcesses;
 pub use ssh::{
-    DiskQuestion, FoundDisk, HostAnswer, HostQuestion, PROGRAMS_VARIABLE, SshHosts, run_host_agent,
+    DiskQuestion, FoundDisk, HostAnswer, HostQuestion, PROGRAMS_VARIABLE, SshHosts, run_host_agent, ssh_shell,
 };
 
 /// The options of a study's `[fleet]` table that decide its kind. A kind that needs others adds its own here.
@@ -143,7 +143,7 @@ pub(crate) struct WorkerExit {
     pub(crate) usage: bool,
 }
 
-/// Starts, watches and ends the workers of one fleet. Every method is called by the controller's thread, one at a time. The
+/// Starts, places, watches and ends the workers of one fleet. Every method is called by the controller's thread, one at a time. The
 /// defaults are those of a fleet that launches none of its workers.
 pub(crate) trait Launcher {
     /// Prepares the hosts, and returns the workers that can be launched. Called once, before everything else. What was made
@@ -156,6 +156,17 @@ pub(crate) trait Launcher {
     /// the time returned.
     async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
         Err(FleetError::failed(format!("worker {id} is started elsewhere, and not by this fleet")))
+    }
+
+    /// Says on which node's host a worker is launched next; one that runs goes on where it is. The error is of kind `Usage`: the fleet
+    /// has no such node.
+    fn place(&mut self, _id: &WorkerId, _node: &str) -> Result<(), FleetError> {
+        Ok(())
+    }
+
+    /// The node on whose host a worker is launched, if the fleet has several hosts.
+    fn place_of(&self, _id: &WorkerId) -> Option<&str> {
+        None
     }
 
     /// How a launched worker ended; `None` if it runs, or was not launched. Does not wait.
@@ -261,6 +272,12 @@ macro_rules! kinds {
             }
             async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.launch(id).await,)+ }
+            }
+            fn place(&mut self, id: &WorkerId, node: &str) -> Result<(), FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.place(id, node),)+ }
+            }
+            fn place_of(&self, id: &WorkerId) -> Option<&str> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.place_of(id),)+ }
             }
             async fn exit_of(&mut self, id: &WorkerId) -> Option<WorkerExit> {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.exit_of(id).await,)+ }

@@ -71,9 +71,9 @@ pub use inspect::inspect_hosts;
 pub use join::WorkerOptions;
 pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
-    LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent,
+    LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent, ssh_shell,
 };
-pub use mid_step::{MidStepChanges, MidStepOrder};
+pub use mid_step::{MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;

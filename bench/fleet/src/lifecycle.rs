@@ -1,6 +1,6 @@
 //! The lifecycle of the workers: launched or joined, brought back after a loss, ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -107,6 +107,22 @@ impl Controller {
             }
         }
         Ok(())
+    }
+
+    /// Has workers run on the hosts of these nodes: those that run elsewhere are ended, and brought back there.
+    pub(crate) async fn place(&mut self, places: BTreeMap<WorkerId, String>) -> Result<(), FleetError> {
+        let is_elsewhere =
+            |id: &WorkerId, node: &str| self.launcher.place_of(id).is_some_and(|at| at != node);
+        let moved: Vec<_> = places.into_iter().filter(|(id, node)| is_elsewhere(id, node)).collect();
+        let ids: BTreeSet<WorkerId> = moved.iter().map(|(id, _)| id.clone()).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.retire(&ids).await;
+        for (id, node) in &moved {
+            self.launcher.place(id, node)?;
+        }
+        self.bring_back(&ids).await
     }
 
     /// Whether a launched worker has ended before it joined; then its exit becomes the reason of its absence.

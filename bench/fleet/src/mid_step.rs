@@ -15,8 +15,17 @@ use crate::identity::WorkerId;
 pub enum MidStepOrder {
     /// The host of these workers is gone: their processes are killed. The channel gets a message when they have ended.
     Kill(BTreeSet<WorkerId>, oneshot::Sender<()>),
-    /// Killed workers are started again, each with this job: the same phases, perhaps other disks.
-    Start(BTreeMap<WorkerId, Job>),
+    /// Killed workers are started again, each as its restart says.
+    Start(BTreeMap<WorkerId, Restart>),
+}
+
+/// How a killed worker is started again.
+#[derive(Debug, Clone)]
+pub struct Restart {
+    /// What it does: the same phases as before, perhaps other disks.
+    pub job: Job,
+    /// The node on whose host it runs from now on; `None`: where it ran before.
+    pub node: Option<String>,
 }
 
 /// What may be done to workers in a step.

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use loadline_load::Job;
 use tokio::time::Instant;
 
 use crate::controller::Controller;
 use crate::event::{FleetEvent, LossReason};
 use crate::identity::WorkerId;
 use crate::launcher::Launcher;
-use crate::mid_step::MidStepOrder;
+use crate::mid_step::{MidStepOrder, Restart};
 use crate::operation::failure;
 use crate::step_state::{Step, Successor};
 use crate::wire::{Reply, WorkerOrder};
@@ -30,7 +29,7 @@ impl Controller {
                 // The receiver may not wait any more.
                 let _ = killed.send(());
             }
-            MidStepOrder::Start(jobs) => self.start_again(step, jobs).await,
+            MidStepOrder::Start(restarts) => self.start_again(step, restarts).await,
         }
     }
 
@@ -56,15 +55,20 @@ impl Controller {
         }
     }
 
-    async fn start_again(&mut self, step: &mut Step<'_>, jobs: BTreeMap<WorkerId, Job>) {
-        for (id, job) in jobs {
+    async fn start_again(&mut self, step: &mut Step<'_>, restarts: BTreeMap<WorkerId, Restart>) {
+        for (id, Restart { job, node }) in restarts {
             if !step.out.remove(&id) {
                 continue;
             }
             if self.members.get(&id).is_none_or(|member| !member.is_launched) {
                 continue;
             }
-            match self.launcher.launch(&id).await {
+            let placed = node.map_or(Ok(()), |node| self.launcher.place(&id, &node));
+            let launched = match placed {
+                Ok(()) => self.launcher.launch(&id).await,
+                Err(error) => Err(error),
+            };
+            match launched {
                 Ok(joins_within) => {
                     let successor = Successor { job, task: None, since: Instant::now(), joins_within };
                     step.successors.insert(id, successor);

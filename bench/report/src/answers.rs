@@ -231,13 +231,13 @@ pub(crate) fn two_variables(study: &Study) -> Option<String> {
     }
 }
 
-/// That the nodes of a run's own cluster share a machine, where one of them is gone for a while.
+/// That the nodes of a cluster that the run has started share a machine, where one of them is gone for a while.
 pub(crate) fn one_machine(study: &Study) -> Option<String> {
     let in_conditions =
         study.condition.iter().flat_map(|condition| &condition.actions).map(|fault| &fault.what);
     let mut all = in_conditions.chain(study.faults.iter().map(|fault| &fault.what));
     let is_gone = all.any(|what| matches!(what, FaultKind::Kill | FaultKind::Freeze));
-    (is_gone && study.fewest_copies().is_some()).then(|| {
+    (is_gone && study.fewest_copies().is_some() && study.running_cluster().is_none()).then(|| {
         "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may become \
          faster. With a machine for each node it would not; how long a fault stalls clients is the same"
             .into()

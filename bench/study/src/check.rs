@@ -12,6 +12,7 @@ use loadline_fleet::FleetKind;
 use loadline_load::target::free_space;
 use loadline_load::{Examined, Target, examine};
 use loadline_profile::Profile;
+use loadline_target::FoundCluster;
 
 use crate::disks::{fits, located};
 use crate::error::StudyError;
@@ -69,6 +70,8 @@ pub struct PlanCheck {
     pub devices: Vec<Device>,
     /// What was found on each host that was asked, in the order of the nodes.
     pub hosts: Vec<HostFound>,
+    /// The cluster that ran before, if the study names one, and bytes that the run's volumes take of its devices.
+    pub cluster: Option<(FoundCluster, ByteSize)>,
     /// What stands in the way; empty if nothing does.
     pub problems: Vec<StudyError>,
 }
@@ -101,12 +104,12 @@ pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
     // Workers elsewhere see their own hosts' disks; they refuse what does not fit when they make or open it.
     let elsewhere = !plan.fleet.placement.runs_here();
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
-    if plan.cluster.is_some() {
+    if plan.starts_cluster() {
         found.problems.extend(sockets(study, plan, place));
         let folder = place.run.join(CLUSTER);
         let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
         needs.push((folder, "the cluster's devices", ByteSize(needed)));
-    } else if plan.disk_size.is_some() && !elsewhere {
+    } else if plan.disk_size.is_some() && plan.cluster.is_none() && !elsewhere {
         for target in study.targets() {
             let folder = existing_folder(target.folder, "[target] folder", place, &mut found);
             let needed = plan.file_space().0 / plan.policies;

@@ -1,6 +1,8 @@
-//! What a run has its own cluster do: make the disks, and lead it from condition to condition.
+//! What a run has its cluster do: make the disks and remove them, and lead it from condition to condition.
 
-use loadline_fleet::WorkerInfo;
+use std::collections::BTreeSet;
+
+use loadline_fleet::{WorkerInfo, or_stop};
 use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::conditions::resting;
@@ -13,21 +15,31 @@ use crate::name::Name;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
+use crate::running_cluster::volume_prefix;
+use crate::volumes::volumes_of;
 use crate::workers::Workers;
 
 impl<W: Workers> Runner<'_, W> {
-    /// Has the study's own cluster make the disks, if it has one: they are there already if the run is resumed.
+    /// Has the study's cluster make the disks, if it has one: they are there already if the run is resumed.
     pub(crate) async fn make_volumes(&mut self) -> Result<(), StudyError> {
         let is_own = self.owned.folder.plan.cluster.is_some();
         let Some(harness) = self.harness.as_ref().filter(|_| is_own && !self.is_measured()) else {
             return Ok(());
         };
         let folder = &self.owned.folder;
+        if folder.manifest.study.running_cluster().is_some() {
+            // Written down before they are made: whenever the process ends, none of them is forgotten.
+            let named = self.volume_names();
+            if self.owned.folder.manifest.volumes != named {
+                self.owned.folder.manifest.volumes = named;
+                self.owned.save()?;
+            }
+        }
+        let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
-        let (volumes, any_new) =
-            harness.volumes(&folder.manifest.study, &folder.plan, workers, 0, &mut self.stop).await?;
-        self.volumes = volumes;
-        if any_new {
+        let made = harness.volumes(&folder.manifest, &folder.plan, workers, 0, &mut self.stop).await?;
+        (self.volumes, self.places) = (made.volumes, made.places);
+        if made.any_new {
             // The cluster of a run that is resumed was removed: what its disks held, and what the journals have of it, is
             // gone.
             let _ = std::fs::remove_dir_all(folder.path().join("verify"));
@@ -37,6 +49,33 @@ impl<W: Workers> Runner<'_, W> {
             self.owned.save()?;
         }
         Ok(())
+    }
+
+    /// The names of all volumes of the run.
+    fn volume_names(&self) -> Vec<String> {
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let prefix = volume_prefix(&manifest.study, &manifest.run_id);
+        let of_policy = |policy| volumes_of(&manifest.study, plan, &prefix, &manifest.workers, policy);
+        let all = manifest.study.targets().flat_map(|target| of_policy(target.name).into_values().flatten());
+        all.map(|volume| volume.name).collect()
+    }
+
+    /// Removes the volumes that the run has made in a cluster that ran before.
+    pub(crate) async fn remove_volumes(&mut self) -> Result<(), StudyError> {
+        let names: BTreeSet<String> = self.owned.folder.manifest.volumes.iter().cloned().collect();
+        let Some(harness) = self.harness.as_ref().filter(|_| !names.is_empty()) else { return Ok(()) };
+        harness.remove_volumes(names, &mut self.stop).await?;
+        self.owned.folder.manifest.volumes.clear();
+        self.owned.folder.manifest.filled = false;
+        self.owned.save()
+    }
+
+    /// Has the workers run on the hosts on which their volumes of this policy are used.
+    pub(crate) async fn place_workers(&mut self, policy: Option<&Name>) -> Result<(), StudyError> {
+        match self.places.get(&policy.cloned()) {
+            Some(places) => Ok(or_stop(&mut self.stop, self.workers.place(places)).await??),
+            None => Ok(()),
+        }
     }
 
     /// Leads the cluster into the condition in which a step is measured, unless it is there. One leads to the next: what was
@@ -69,9 +108,9 @@ impl<W: Workers> Runner<'_, W> {
         let resting = condition.map(|name| resting(&manifest.study, name)).unwrap_or_default();
         let at_work = |worker: &&WorkerInfo| !resting.contains(worker.node.as_str());
         let workers: Vec<WorkerInfo> = manifest.workers.iter().filter(at_work).cloned().collect();
-        let placed =
-            harness.volumes(&manifest.study, plan, &workers, unaligned_percent, &mut self.stop).await?;
-        (self.volumes, self.unaligned_percent) = (placed.0, unaligned_percent);
+        let placed = harness.volumes(manifest, plan, &workers, unaligned_percent, &mut self.stop).await?;
+        (self.volumes, self.places) = (placed.volumes, placed.places);
+        self.unaligned_percent = unaligned_percent;
         Ok(())
     }
 

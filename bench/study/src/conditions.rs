@@ -21,6 +21,7 @@ pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
         match fault.what {
             FaultKind::Kill | FaultKind::Freeze => _ = gone.insert(fault.node.as_str()),
             FaultKind::Return => _ = gone.remove(fault.node.as_str()),
+            FaultKind::Cut if study.cuts_hosts() => _ = gone.insert(fault.node.as_str()),
             // Its clients are still there, and it serves them for what they are worth.
             FaultKind::Cut | FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
         }

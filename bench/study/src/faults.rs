@@ -80,6 +80,7 @@ pub(crate) fn storage(
     faults: impl Iterator<Item = Fault>,
 ) -> Result<(Vec<String>, usize), StudyError> {
     match (study.fewest_copies(), &study.target.external) {
+        // Commands of a cluster that ran before are checked with it.
         (Some(copies), None) => Ok((fleet.nodes.clone(), copies as usize)),
         (None, Some(external)) => {
             let faults: Vec<Fault> = faults.collect();
@@ -91,8 +92,8 @@ pub(crate) fn storage(
             Ok((external.nodes.clone(), usize::MAX))
         }
         (Some(_), Some(_)) => Err(StudyError::usage(
-            "[target] san and [target.external] exclude each other: san is a cluster that the run starts, external is a \
-             storage that exists already; leave one out",
+            "[target] san and [target.external] exclude each other: san is a cluster of the SAN, external is other storage; leave one \
+             out. Faults in a cluster that runs already are caused by commands in [target] san",
         )),
         (None, None) => Err(StudyError::usage(format!(
             "{what}: the run must be able to control the storage. Set san = {{}} in [target] for a cluster that the run \

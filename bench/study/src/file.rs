@@ -1,6 +1,7 @@
 //! The study file: what is measured, by which workers, how, how long and how often. Its comments are the descriptions that
 //! an editor shows (`loadline schema study`).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -106,18 +107,17 @@ impl Study {
         }
     }
 
-    /// How the volumes of a policy are, or those of the study if it compares none; `None` if the run has no cluster of its
-    /// own.
+    /// How the volumes of a policy are, or those of the study if it compares none; `None` if the run makes no volumes.
     pub fn san(&self, policy: Option<&Name>) -> Option<&SanSection> {
         self.targets().find(|target| target.name == policy)?.san
     }
 
-    /// How workers reach the volumes of a policy; `Local` if the run has no cluster of its own.
+    /// How workers reach the volumes of a policy; `Local` if the run makes none.
     pub fn access(&self, policy: Option<&Name>) -> Access {
         self.san(policy).map_or(Access::Local, |san| san.access)
     }
 
-    /// The fewest copies that any volume has of a cluster of the run's own; `None` if it has none.
+    /// The fewest copies that any volume of the run has; `None` if it makes none.
     pub fn fewest_copies(&self) -> Option<u32> {
         self.targets().filter_map(|target| target.san).map(SanSection::copies).min()
     }
@@ -154,8 +154,9 @@ pub struct TargetSection {
     /// (`rbd:POOL/IMAGE`), which are the same from every host. Writing to them needs `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
-    /// A cluster of the virtual SAN, of as many nodes as the fleet has, which is started for the run on this machine:
-    /// each disk is a volume, owned by its worker's node. Its data are in the run's folder, and removed at the end.
+    /// A cluster of the virtual SAN: each disk is a volume, owned by its worker's node. Without `api` the run starts a cluster of as
+    /// many nodes as the fleet has on this machine; its data are in the run's folder, and removed at the end. With `api` it is a
+    /// cluster that runs already: the run makes volumes of its own there, and removes them at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub san: Option<SanSection>,
     /// How faults are caused in external storage, which holds the folder or the devices: by commands, or by a person at the
@@ -169,7 +170,7 @@ const LOG: ByteSize = ByteSize(256 << 20);
 /// The least that it can be.
 pub(crate) const LEAST_LOG: ByteSize = ByteSize(32 << 20);
 
-/// A cluster of the virtual SAN that is started for the run.
+/// A cluster of the virtual SAN, which the run starts or which runs already, and how the run's volumes in it are.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SanSection {
@@ -192,6 +193,27 @@ pub struct SanSection {
     pub log: Option<ByteSize>,
     /// How workers reach their volumes.
     pub access: Access,
+    /// The API of any node of a cluster that runs already: `https://HOST:PORT`, IP:PORT for a node of this machine, or the path of
+    /// a node's `api.sock`. The nodes of the fleet have the names of the cluster's nodes, and run on their hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
+    /// The file that proves the access to an API at an https address (`loadline san access add --role operator`), relative to the
+    /// study file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_file: Option<PathBuf>,
+    /// How faults are caused in a cluster that runs already: a line for `/bin/sh` on the node's host, by SSH, for each of `kill`,
+    /// `freeze`, `cut`, `fail-device`, `slow-device`, `fill` and `return`. The environment has the node as `$NODE`, the delay of
+    /// `slow-device` as `$BY`, the action as `$LOADLINE_ACTION`, and when a node returns, the fault that is undone as
+    /// `$LOADLINE_WAS`. Exit code 0 means that the action is done. What has no command, the nodes do themselves, if their
+    /// `node.toml` says `test_faults = true` (not `kill` and `freeze`). Needs `--run-commands`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub commands: BTreeMap<String, String>,
+    /// As `commands`, for `/bin/sh` on this machine: for what cuts the host off from SSH too, such as its power or its link.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub commands_here: BTreeMap<String, String>,
+    /// The time limit of each command, and of a node that returns: 10 minutes by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_limit: Option<TimeSpan>,
 }
 
 impl SanSection {
@@ -234,7 +256,8 @@ pub struct PolicySection {
     /// As `devices` of `[target]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
-    /// As `san` of `[target]`: volumes of this policy, such as `{ stripes = 4 }`, in the one cluster that the run starts.
+    /// As `san` of `[target]`: volumes of this policy, such as `{ stripes = 4 }`, in the one cluster that the run starts, or whose
+    /// `api` is in `[target] san`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub san: Option<SanSection>,
 }

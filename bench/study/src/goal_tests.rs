@@ -371,11 +371,11 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
     let cluster = two.cluster.unwrap();
     assert_eq!((cluster.nodes, cluster.copies, two.fill), (4, 2, true));
     // Eight copies on four nodes: two on each, and room for one more; each with its log of 256 MiB.
-    assert!(cluster.device.0 >= 3 * ((64 << 20) + (256 << 20)), "{cluster:?}");
-    assert_eq!(two.cluster_space().0, 4 * cluster.device.0);
+    assert!(cluster.device.unwrap().0 >= 3 * ((64 << 20) + (256 << 20)), "{cluster:?}");
+    assert_eq!(two.cluster_space().0, 4 * cluster.device.unwrap().0);
     let striped = plan("san = { stripes = 4 }", four).unwrap().cluster.unwrap();
     assert!(
-        striped.device.0 >= 9 * ((16 << 20) + (256 << 20)),
+        striped.device.unwrap().0 >= 9 * ((16 << 20) + (256 << 20)),
         "each stripe's copies have logs of their own"
     );
     for (target, fleet, part) in [
@@ -404,7 +404,7 @@ fn policies_share_one_cluster_that_has_room_for_all_of_them() {
         Plan::of(&parse("s.toml", &text).unwrap())
     };
     let policy = |name: &str, san: &str| format!("[[policy]]\nname = \"{name}\"\nsan = {{ {san} }}\n");
-    let device = |policies: &str| plan(policies).unwrap().cluster.unwrap().device.0;
+    let device = |policies: &str| plan(policies).unwrap().cluster.unwrap().device.unwrap().0;
     let (one, four) = (policy("one", ""), policy("four", "stripes = 4"));
     let both = [one.clone(), four.clone()].concat();
     let (each, all) = (device(&one) + device(&four), device(&both));

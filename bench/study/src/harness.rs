@@ -1,6 +1,7 @@
 //! The storage that a study controls, its own cluster or external storage, on a thread of its own: calls to the storage
 //! block that thread, and a study that is stopped does not wait for them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,16 +10,20 @@ use std::time::{Duration, Instant};
 
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
-use loadline_fleet::{WorkerId, WorkerInfo};
+use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
-use loadline_target::{Cluster, ClusterSpec, External, Health, Storage, TargetError, terminal_prompt};
+use loadline_target::{
+    Cluster, ClusterSpec, External, FaultKind, Health, RunningSpec, Storage, TargetError, terminal_prompt,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::StudyError;
-use crate::file::{Access, Condition, Disks, Study};
+use crate::file::{Access, Condition, Disks};
 use crate::folder::CLUSTER;
+use crate::folder::manifest::Manifest;
 use crate::plan::Plan;
-use crate::volumes::{Volumes, apart, target, volumes_of};
+use crate::running_cluster::{access, api, volume_prefix};
+use crate::volumes::{MadeVolumes, apart, place, target, volumes_of};
 use crate::window_monitor::{WindowMonitor, WindowObservations};
 use crate::worker_order::in_circle;
 use loadline_fleet::or_stop;
@@ -41,20 +46,21 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// Starts the study's cluster, or goes on with the one in the run's folder.
+    /// Starts the study's cluster, or goes on with the one in the run's folder, or finds the one that ran before.
     pub(crate) async fn start(
-        study: &Study,
+        manifest: &Manifest,
         plan: &Plan,
         run: &Path,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Harness, StudyError> {
+        let running = running_spec(plan, manifest)?;
         let spec = ClusterSpec {
             program: "/proc/self/exe".into(),
             folder: run.join(CLUSTER),
             nodes: plan.fleet.nodes.clone(),
-            device: plan.cluster.map_or(ByteSize(0), |cluster| cluster.device),
+            device: plan.cluster.and_then(|cluster| cluster.device).unwrap_or(ByteSize(0)),
         };
-        let (own, external) = (plan.cluster.is_some(), study.target.external.clone());
+        let external = manifest.study.target.external.clone();
         let leave = Arc::new(AtomicBool::new(false));
         let (calls, to_do) = mpsc::channel::<StorageCall>();
         let (started, when_started) = oneshot::channel();
@@ -64,9 +70,10 @@ impl Harness {
         let thread = std::thread::Builder::new().name("cluster".into()).stack_size(STACK).spawn(move || {
             // Dropped when the thread ends, even by a panic.
             let _ends = ends;
-            let found = match (own, external) {
-                (true, _) | (_, None) => Cluster::start(spec, &is_over).map(Storage::Own),
-                (false, Some(external)) => {
+            let found = match (running, external) {
+                (Some(running), _) => Cluster::find(running, &is_over).map(Storage::Own),
+                (None, None) => Cluster::start(spec, &is_over).map(Storage::Own),
+                (None, Some(external)) => {
                     let prompt = external.prompt.then(terminal_prompt);
                     External::new(external, prompt).map(Storage::Foreign)
                 }
@@ -89,23 +96,27 @@ impl Harness {
         Ok(harness)
     }
 
-    /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. The flag
-    /// is true if one of them did not exist before.
+    /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. Each worker is
+    /// to run where its first volume is owned, unless it is to be apart from its volumes.
     pub(crate) async fn volumes(
         &self,
-        study: &Study,
+        manifest: &Manifest,
         plan: &Plan,
         workers: &[WorkerInfo],
         unaligned_percent: u8,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<(Volumes, bool), StudyError> {
+    ) -> Result<MadeVolumes, StudyError> {
+        let study = &manifest.study;
+        let prefix = volume_prefix(study, &manifest.run_id);
+        let are_hosts = !plan.fleet.placement.runs_here();
+        let nodes = plan.fleet.nodes.clone();
         // In a circle over the nodes: the second copy of each volume is then at the next node, and so on.
         let order: Vec<WorkerId> =
             in_circle(workers).into_iter().map(|index| workers[index].id.clone()).collect();
         let mut wanted = Vec::new();
         for Disks { name, san, .. } in study.targets() {
             let access = san.map_or(Access::Local, |san| san.access);
-            let mut of_workers = volumes_of(study, plan, workers, name);
+            let mut of_workers = volumes_of(study, plan, &prefix, workers, name);
             for worker in &order {
                 for volume in of_workers.remove(worker).unwrap_or_default() {
                     wanted.push((name.cloned(), worker.clone(), volume, access));
@@ -116,22 +127,29 @@ impl Harness {
         let made = self.call(stop, move |storage, leave| {
             let cluster =
                 storage.own().ok_or_else(|| TargetError::failed("there is no cluster for volumes"))?;
-            let (mut volumes, mut any_new) = (Volumes::new(), false);
+            let mut made = MadeVolumes::default();
             for (policy, worker, volume, access) in wanted {
                 if leave.load(Ordering::Relaxed) {
                     return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
                 }
-                let disk = match away.contains(&worker) {
+                let is_away = away.contains(&worker);
+                let (owner, disk) = match is_away {
                     true => cluster.placed_away(&volume, leave)?,
                     false => cluster.placed(&volume, leave)?,
                 };
-                any_new |= disk.is_new;
+                made.any_new |= disk.is_new;
+                let mut is_at_owner = true;
+                if are_hosts {
+                    let places = made.places.entry(policy.clone()).or_default();
+                    let place = if is_away { volume.node } else { place(cluster, &nodes, &owner) };
+                    is_at_owner = *places.entry(worker.clone()).or_insert(place) == owner;
+                }
                 // A worker that is apart from its volume shares no memory with its owner.
-                let access = if away.contains(&worker) { Access::Nbd } else { access };
-                let of_policy = volumes.entry(policy).or_default();
-                of_policy.entry(worker).or_default().push(target(access, &disk));
+                let access = if is_away { Access::Nbd } else { access };
+                let of_policy = made.volumes.entry(policy).or_default();
+                of_policy.entry(worker).or_default().push(target(access, &disk, is_at_owner));
             }
-            Ok((volumes, any_new))
+            Ok(made)
         });
         Ok(made.await??)
     }
@@ -190,7 +208,20 @@ impl Harness {
         Ok(self.call(&mut stop, |storage, leave| storage.heal(leave)).await??)
     }
 
-    /// The health of the run's own cluster; `None` of external storage.
+    /// Removes volumes of the run from a cluster that ran before, once all faults are undone.
+    pub(crate) async fn remove_volumes(
+        &self,
+        names: BTreeSet<String>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), StudyError> {
+        let removed = self.call(stop, move |storage, leave| {
+            storage.heal(leave)?;
+            storage.own().map_or(Ok(()), |cluster| cluster.remove_volumes(&names, leave))
+        });
+        Ok(removed.await??)
+    }
+
+    /// The health of the run's volumes and of its cluster; `None` of external storage.
     pub(crate) async fn health(
         &self,
         stop: &mut watch::Receiver<bool>,
@@ -226,6 +257,25 @@ impl Drop for Harness {
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
     }
+}
+
+/// What a run needs of a cluster that ran before; `None` if it measures none.
+fn running_spec(plan: &Plan, manifest: &Manifest) -> Result<Option<RunningSpec>, StudyError> {
+    let study = &manifest.study;
+    let Some(san) = study.running_cluster() else { return Ok(None) };
+    let commands = study.node_commands();
+    let by_nodes = study.all_faults().filter(|fault| {
+        !matches!(fault.what, FaultKind::Return | FaultKind::Fill) && !commands.knows(fault.what)
+    });
+    Ok(Some(RunningSpec {
+        api: api(san)?,
+        access: access(san, &manifest.study_folder),
+        nodes: plan.fleet.nodes.clone(),
+        prefix: volume_prefix(study, &manifest.run_id),
+        made: manifest.volumes.iter().cloned().collect(),
+        test_faults: by_nodes.map(|fault| fault.node).collect(),
+        commands,
+    }))
 }
 
 /// What is left to be copied, in words, if that is known.

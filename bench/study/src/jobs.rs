@@ -79,6 +79,9 @@ impl Jobs<'_> {
 
     /// Every disk of the run, in the workers' order.
     pub(crate) fn targets(&self) -> Vec<Target> {
+        if self.plan.cluster.is_some() && !self.plan.fleet.placement.runs_here() {
+            return Vec::new();
+        }
         if self.plan.cluster.is_some() {
             return self.volumes.values().flat_map(BTreeMap::values).flatten().cloned().collect();
         }

@@ -14,7 +14,8 @@
 //! | [`resolve`] | the study, validated once and its options resolved. Pure |
 //! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
 //! | [`disks`] | how loads lie on disks |
-//! | [`own_cluster`] | the cluster that a run starts for itself: what it cannot be, how large its devices are |
+//! | [`own_cluster`] | the cluster in which a run makes volumes: what it cannot be, how large the devices of one are that it starts |
+//! | `running_cluster`, [`cluster_check`] | a cluster that ran before: what a study says of it, the plan against it |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
@@ -27,6 +28,7 @@ pub mod axes;
 mod bounds;
 pub mod ceilings;
 pub mod check;
+pub mod cluster_check;
 mod condition_entry;
 mod conditioning;
 pub mod conditions;
@@ -65,6 +67,7 @@ pub mod run;
 mod runner;
 #[cfg(test)]
 mod runner_tests;
+mod running_cluster;
 pub mod schema;
 pub mod searches;
 pub mod settle;

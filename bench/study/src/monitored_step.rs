@@ -18,6 +18,7 @@ use crate::folder::RunFolder;
 use crate::folder::result::StepResult;
 use crate::planned_step::{Purpose, Step};
 use crate::runner::Runner;
+use crate::running_cluster::volume_prefix;
 use crate::storage_counts::StorageCounts;
 use crate::timeline::Timeline;
 use crate::volumes::volumes_of;
@@ -54,9 +55,14 @@ impl<W: Workers> Runner<'_, W> {
             counts,
             // The hosts of workers that use external storage are no nodes of that storage.
             volumes: match plan.cluster {
-                Some(_) => volumes_of(study, plan, &manifest.workers, step.policy.as_ref()),
+                Some(_) => {
+                    let prefix = volume_prefix(study, &manifest.run_id);
+                    volumes_of(study, plan, &prefix, &manifest.workers, step.policy.as_ref())
+                }
                 None => BTreeMap::new(),
             },
+            nodes: plan.fleet.nodes.clone(),
+            places: self.places.get(&step.policy).cloned(),
             jobs: jobs.clone(),
             access: study.access(step.policy.as_ref()),
             changes,
@@ -65,7 +71,8 @@ impl<W: Workers> Runner<'_, W> {
         monitor.volumes.retain(|worker, _| jobs.contains_key(worker));
         let harmed = |node: &str| {
             let takes = |fault: &&TimedFault| {
-                matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::FailDevice)
+                let is_cut = fault.what == FaultKind::Cut && study.cuts_hosts();
+                is_cut || matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::FailDevice)
             };
             study.faults.iter().filter(takes).any(|fault| fault.node == node)
         };

@@ -105,7 +105,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
         }
         match target.folder {
             Some(folder) => whole("[target] folder", folder)?,
-            None if study.makes_files() => {
+            None if study.makes_files() && target.san.is_none() => {
                 return usage(
                     "the workers are on hosts, and the study does not say where their disks are: name a folder there ([target] \
                      folder = \"/data\"), or existing disks (disks = [...] in [[fleet.node]] or [fleet])"

@@ -1,4 +1,5 @@
-//! The cluster of the virtual SAN that a run starts for itself: what it cannot be, and how large its devices are.
+//! The cluster of the virtual SAN in which a run makes volumes: what it cannot be, and how large the devices of one are that the run
+//! starts for itself.
 
 use loadline_base::units::ByteSize;
 use loadline_fleet::FleetKind;
@@ -7,6 +8,7 @@ use crate::error::StudyError;
 use crate::file::{Access, LEAST_LOG, Study};
 use crate::fleet::ResolvedFleet;
 use crate::point::Point;
+use crate::running_cluster;
 
 /// The longest name of a policy whose volumes are called after it, characters: names of volumes have 64 at the most.
 const LONGEST_OF_VOLUMES: usize = 40;
@@ -16,22 +18,24 @@ const MOST_AT_ONCE: ByteSize = ByteSize(32 << 20);
 /// What a device takes beside its replicas, bytes, and more than enough.
 const DEVICE_MORE: u64 = 128 << 20;
 
-/// A cluster that a run starts for itself.
+/// A cluster in which a run makes volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterPlan {
     /// The number of nodes.
     pub nodes: u32,
     /// Copies of every block, the fewest of any policy.
     pub copies: u32,
-    /// The size of each node's device, which is reserved when it is made.
-    pub device: ByteSize,
+    /// The size of each node's device, which is reserved when it is made; `None` of a cluster that runs already.
+    pub device: Option<ByteSize>,
 }
 
 /// What a cluster for the run cannot be.
 pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     let nodes = fleet.node_count();
-    if study.target.san.is_some() && !study.policy.is_empty() {
+    running_cluster::check(study, fleet)?;
+    let is_running = study.running_cluster().is_some();
+    if study.target.san.is_some() && !study.policy.is_empty() && !is_running {
         return usage(
             "[target] san with [[policy]] tables: say san = { ... } in each of them instead".into(),
         );
@@ -39,10 +43,10 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     if study.fewest_copies().is_none() {
         return Ok(());
     }
-    if !fleet.placement.runs_here() || !study.fleet.node.is_empty() {
+    if !is_running && (!fleet.placement.runs_here() || !study.fleet.node.is_empty()) {
         return usage(
             "[target] san starts a cluster on this machine, of as many nodes as the fleet has: say nodes = 4 in [fleet], \
-             and no join or [[fleet.node]]"
+             and no join or [[fleet.node]]; or name the API of a cluster that runs on these hosts, san = { api = \"https://HOST:7400\" }"
                 .into(),
         );
     }
@@ -108,7 +112,7 @@ pub(crate) fn aligned(study: &Study) -> Result<(), StudyError> {
                 .into(),
         ),
         None => usage(
-            "unaligned_percent: the run knows the owner of a volume only in a cluster that it starts: set san = {} in [target]".into(),
+            "unaligned_percent: the run knows the owner of a volume only in a cluster of the SAN: set san = {} in [target]".into(),
         ),
     }
 }
@@ -137,7 +141,7 @@ pub(crate) fn for_logs(study: &Study, points: &[Point]) -> Result<(), StudyError
     Ok(())
 }
 
-/// A cluster of as many nodes as the fleet has, each with a device for its share of all copies of all policies, of each one
+/// A cluster of as many nodes as the fleet has; if the run starts it, each with a device for its share of all copies of all policies, of each one
 /// more, and what an uneven spread takes.
 pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> {
     let nodes = fleet.node_count().max(1);
@@ -152,7 +156,7 @@ pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> 
         on_each = on_each.saturating_add(share);
         bytes = bytes.saturating_add(share.saturating_mul(each));
     }
-    let device = ByteSize(device_for(on_each, bytes));
+    let device = study.running_cluster().is_none().then(|| ByteSize(device_for(on_each, bytes)));
     study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device })
 }
 

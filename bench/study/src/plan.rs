@@ -41,7 +41,7 @@ pub struct Plan {
     pub policies: u64,
     /// The size of each file or volume that is created; `None` if existing devices are measured.
     pub disk_size: Option<ByteSize>,
-    /// The cluster that the run starts for itself, if it does.
+    /// The cluster in which the run makes volumes, if it does.
     pub cluster: Option<ClusterPlan>,
     /// Whether all that the profiles use is written once before the first step.
     pub fill: bool,
@@ -109,9 +109,15 @@ impl Plan {
 
     /// The space that a cluster's devices take in the run's folder; nothing without one.
     pub fn cluster_space(&self) -> ByteSize {
-        self.cluster.map_or(ByteSize(0), |cluster| {
-            ByteSize(cluster.device.0.saturating_mul(u64::from(cluster.nodes)))
-        })
+        let device = |cluster: ClusterPlan| Some((cluster.device?, cluster.nodes));
+        self.cluster
+            .and_then(device)
+            .map_or(ByteSize(0), |(device, nodes)| ByteSize(device.0.saturating_mul(u64::from(nodes))))
+    }
+
+    /// Whether the run starts a cluster for itself.
+    pub fn starts_cluster(&self) -> bool {
+        self.cluster.is_some_and(|cluster| cluster.device.is_some())
     }
 
     /// The space that the run's folder needs at the most, without files that are created in it.

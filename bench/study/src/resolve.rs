@@ -28,7 +28,7 @@ pub struct ResolvedStudy<'a> {
     pub ceilings: Vec<Point>,
     /// Its searches, in the order in which they are made.
     pub searches: Vec<SearchPlan>,
-    /// The cluster that the run starts for itself, if it does.
+    /// The cluster in which the run makes volumes, if it does.
     pub cluster: Option<ClusterPlan>,
     /// The size of each file or volume that is created; `None` if existing devices are measured.
     pub disk_size: Option<ByteSize>,

@@ -119,7 +119,8 @@ async fn attempt(
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
     // A person is not asked again after Ctrl-C: the person who was asked knows what was done.
     let external = runner.owned.folder.manifest.study.target.external.as_ref();
-    let is_taken_back = external.is_some_and(|external| !external.prompt);
+    let is_running = runner.owned.folder.manifest.study.running_cluster().is_some();
+    let is_taken_back = external.map_or(is_running, |external| !external.prompt);
     runner.harness = harness;
     let outcome = runner.all().await;
     let outcome = match outcome {
@@ -153,11 +154,11 @@ async fn harness(
     if plan.cluster.is_none() && manifest.study.target.external.is_none() {
         return Ok(None);
     }
-    if plan.cluster.is_some() {
+    if plan.starts_cluster() {
         let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
         shared.lock().show(Update::Notice(&notice));
     }
-    Ok(Some(Harness::start(&manifest.study, plan, owned.folder.path(), stop).await?))
+    Ok(Some(Harness::start(manifest, plan, owned.folder.path(), stop).await?))
 }
 
 /// Removes the cluster's folder, which the run made, unless files are to be kept.

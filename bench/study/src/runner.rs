@@ -27,7 +27,7 @@ use crate::record::Shared;
 use crate::searches::MeasuredStep;
 use crate::settle::{WarmUp, not_steady};
 use crate::step::{collect, integrity};
-use crate::volumes::Volumes;
+use crate::volumes::{Places, Volumes};
 use crate::when::When;
 use crate::worker_order::in_order;
 use crate::workers::Workers;
@@ -59,6 +59,8 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) harness: Option<Harness>,
     /// The disks that it makes for each worker.
     pub(crate) volumes: Volumes,
+    /// The node on whose host each worker is to run, of a fleet of hosts.
+    pub(crate) places: Places,
     /// Percent of the workers that are apart from their volumes now.
     pub(crate) unaligned_percent: u8,
     /// The repeat and the condition in which its cluster is, by the condition's place.
@@ -87,6 +89,7 @@ impl<'a, W> Runner<'a, W> {
             found_before: Vec::new(),
             harness: None,
             volumes: Volumes::new(),
+            places: Places::new(),
             unaligned_percent: 0,
             entered: None,
             out_of_turn: false,
@@ -148,7 +151,11 @@ impl<W: Workers> Runner<'_, W> {
     /// Takes back what was made for a run in which nothing was begun. Only files that this run made.
     pub(crate) async fn undo(&mut self) -> Result<(), StudyError> {
         let begun = self.owned.folder.complete()? > 0;
-        if begun || !self.owned.is_fresh() { Ok(()) } else { self.remove_files().await }
+        if begun || !self.owned.is_fresh() {
+            return Ok(());
+        }
+        self.remove_volumes().await?;
+        self.remove_files().await
     }
 
     pub(crate) fn jobs(&self) -> Jobs<'_> {
@@ -270,6 +277,9 @@ impl<W: Workers> Runner<'_, W> {
     /// Measures one step and completes it.
     async fn step(&mut self, step: &Step) -> Result<(), StudyError> {
         self.enter(step).await?;
+        if step.purpose != Purpose::Ceiling {
+            self.place_workers(step.policy.as_ref()).await?;
+        }
         self.fill_to(step).await?;
         let warm_up = self.warm_up(step).await?;
         let folder = self.owned.begin_step(step)?;
@@ -437,6 +447,11 @@ impl<W: Workers> Runner<'_, W> {
     /// resuming it removes them, once the worker that has them is back.
     async fn finish(&mut self) -> Result<(), StudyError> {
         if !self.owned.folder.manifest.keep_files {
+            if let Err(error) = self.remove_volumes().await {
+                let why = format!("every step is complete, and {error}");
+                self.owned.events.run(&RunEvent::RunStopped { why })?;
+                return Err(error);
+            }
             self.remove_files().await?;
             let left = self.owned.folder.manifest.files.len();
             if left > 0 {

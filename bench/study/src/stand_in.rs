@@ -170,6 +170,10 @@ impl Workers for StandIn {
         self.names.iter().map(|name| info(name)).collect()
     }
 
+    async fn place(&mut self, _: &BTreeMap<WorkerId, String>) -> Result<(), FleetError> {
+        Ok(())
+    }
+
     async fn make_files(
         &mut self,
         files: &BTreeMap<WorkerId, Vec<(PathBuf, ByteSize)>>,

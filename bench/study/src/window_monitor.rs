@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadline_fleet::{MidStepOrder, WorkerId};
+use loadline_fleet::{MidStepOrder, Restart, WorkerId};
 use loadline_load::Job;
 use loadline_target::error::ErrorKind;
 use loadline_target::{Counters, FaultKind, Storage, TargetError, VolumeSpec};
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::file::{Access, TimedFault};
 use crate::timeline::{DoneFault, Moved};
-use crate::volumes::target;
+use crate::volumes::{place, target};
 
 /// How often the cluster is polled while something is awaited there. Each poll is a request to every node.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -36,6 +36,10 @@ pub(crate) struct WindowMonitor {
     pub(crate) counts: bool,
     /// Each worker's volumes, in the order of its disks.
     pub(crate) volumes: BTreeMap<WorkerId, Vec<VolumeSpec>>,
+    /// The node on whose host each worker runs; `None` if all are on this machine.
+    pub(crate) places: Option<BTreeMap<WorkerId, String>>,
+    /// The nodes of the fleet.
+    pub(crate) nodes: Vec<String>,
     /// What each worker does in the step.
     pub(crate) jobs: BTreeMap<WorkerId, Job>,
     pub(crate) access: Access,
@@ -165,8 +169,7 @@ impl WindowMonitor {
         leave: &AtomicBool,
     ) -> Result<DoneFault, TargetError> {
         // Workers on a node that is gone are gone with it: they end before the node, or they would see its end.
-        let takes_workers =
-            matches!(fault.what, FaultKind::Kill | FaultKind::Freeze) || storage.restarts(&fault.fault());
+        let takes_workers = storage.takes_workers(&fault.fault());
         let refused = storage.refuses(&fault.fault()).err();
         let gone: BTreeSet<WorkerId> = match takes_workers && refused.is_none() {
             true => self.on_node(&fault.node),
@@ -204,6 +207,10 @@ impl WindowMonitor {
 
     /// The workers that run on a node. Those that were started again run where their volumes are.
     fn on_node(&self, node: &str) -> BTreeSet<WorkerId> {
+        if let Some(places) = &self.places {
+            let there = places.iter().filter(|(worker, at)| *at == node && self.jobs.contains_key(*worker));
+            return there.map(|(worker, _)| worker.clone()).collect();
+        }
         let there = self.volumes.iter().filter(|(_, volumes)| volumes.iter().any(|one| one.node == node));
         there.map(|(worker, _)| worker.clone()).collect()
     }
@@ -272,9 +279,16 @@ impl WindowMonitor {
             // All of them anew each time: the owner of a moment ago may be gone. A node that does not answer now is asked again.
             let found = volumes.iter().map(|volume| cluster.taken_over(volume).ok().flatten());
             let Some(found) = found.collect::<Option<Vec<_>>>() else { return true };
+            let first = found.first().filter(|_| self.places.is_some());
+            let place = first.map(|(owner, _)| place(cluster, &self.nodes, owner));
             for ((disk, volume), (owner, now)) in job.disks.iter_mut().zip(volumes).zip(&found) {
-                disk.target = target(self.access, now);
+                // A worker runs where its first volume is.
+                let is_at_owner = place.as_ref().is_none_or(|place| place == owner);
+                disk.target = target(self.access, now, is_at_owner);
                 volume.node.clone_from(owner);
+            }
+            if let (Some(places), Some(place)) = (&mut self.places, &place) {
+                places.insert(one.worker.clone(), place.clone());
             }
             if let Some(moved) = events[one.event].moved.iter_mut().find(|moved| moved.worker == one.worker) {
                 moved.to = found.into_iter().map(|(owner, _)| owner).collect();
@@ -282,7 +296,7 @@ impl WindowMonitor {
                 moved.started_s = Some(one.since.elapsed().as_secs_f64());
             }
             // If the fleet does not take orders any more, the step is over.
-            let ready = BTreeMap::from([(one.worker.clone(), job.clone())]);
+            let ready = BTreeMap::from([(one.worker.clone(), Restart { job: job.clone(), node: place })]);
             let _ = self.changes.blocking_send(MidStepOrder::Start(ready));
             false
         });

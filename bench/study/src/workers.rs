@@ -17,6 +17,7 @@ use crate::error::StudyError;
 /// `measure` does what [`Fleet::measure_through`] does.
 pub(crate) trait Workers {
     fn workers(&self) -> Vec<WorkerInfo>;
+    async fn place(&mut self, places: &BTreeMap<WorkerId, String>) -> Result<(), FleetError>;
     async fn make_files(
         &mut self,
         files: &BTreeMap<WorkerId, Vec<(PathBuf, ByteSize)>>,
@@ -41,6 +42,10 @@ pub(crate) trait Workers {
 impl Workers for Fleet {
     fn workers(&self) -> Vec<WorkerInfo> {
         Fleet::workers(self)
+    }
+
+    async fn place(&mut self, places: &BTreeMap<WorkerId, String>) -> Result<(), FleetError> {
+        Fleet::place(self, places).await
     }
 
     async fn make_files(

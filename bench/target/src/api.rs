@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use loadline_san_client::ApiAddress;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +33,12 @@ pub(crate) struct Status {
 /// A node.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Node {
+    pub(crate) name: String,
     pub(crate) alive: bool,
+    /// Where its API is.
+    pub(crate) api: SocketAddr,
+    /// A number that is larger each time its process starts.
+    pub(crate) incarnation: u64,
 }
 
 /// A device.
@@ -39,6 +46,10 @@ pub(crate) struct Node {
 pub(crate) struct Device {
     pub(crate) id: u32,
     pub(crate) node: String,
+    /// Bytes that it has for replicas.
+    pub(crate) bytes: u64,
+    /// Bytes of them that are promised to replicas.
+    pub(crate) promised: u64,
     /// Bytes of the largest replica for which it has room.
     pub(crate) room: u64,
     /// Replicas that it has, those that are being removed among them.
@@ -125,26 +136,41 @@ enum Method<'a> {
 }
 
 /// One node's API.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Api(pub(crate) SocketAddr);
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    address: ApiAddress,
+    /// The file that proves the access, of a node at an https address.
+    access: Option<PathBuf>,
+}
 
 impl Api {
-    pub(crate) fn status(self) -> Result<Status, TargetError> {
+    /// The API at this address, called with the access of this file.
+    pub(crate) fn new(address: ApiAddress, access: Option<PathBuf>) -> Api {
+        let access = access.or_else(|| address.own_access());
+        Api { address, access }
+    }
+
+    /// The API of another node of the same cluster.
+    pub(crate) fn of_other(&self, node: SocketAddr) -> Api {
+        Api { address: self.address.of_other(node), access: self.access.clone() }
+    }
+
+    pub(crate) fn status(&self) -> Result<Status, TargetError> {
         self.ask("/v1/status", &Method::Get, QUICK)
     }
 
     /// The page of its counters, as text.
-    pub(crate) fn metrics(self) -> Result<String, TargetError> {
-        ask_one(self.0, "/metrics", &Method::Get, QUICK)?.map_err(|refusal| {
+    pub(crate) fn metrics(&self) -> Result<String, TargetError> {
+        self.ask_one("/metrics", &Method::Get, QUICK)?.map_err(|refusal| {
             TargetError::failed(format!(
                 "the node at {} does not tell its counters: {}",
-                self.0, refusal.message
+                self.address, refusal.message
             ))
         })
     }
 
     pub(crate) fn post<T: DeserializeOwned>(
-        self,
+        &self,
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, TargetError> {
@@ -153,55 +179,61 @@ impl Api {
         self.ask(path, &Method::Post(&body), PATIENT)
     }
 
-    pub(crate) fn delete<T: DeserializeOwned>(self, path: &str) -> Result<T, TargetError> {
+    pub(crate) fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, TargetError> {
         self.ask(path, &Method::Delete, PATIENT)
     }
 
     fn ask<T: DeserializeOwned>(
-        self,
+        &self,
         path: &str,
         method: &Method<'_>,
         limit: Duration,
     ) -> Result<T, TargetError> {
-        let mut api = self.0;
+        let mut api = self.clone();
         for _ in 0..MOST_REDIRECTS {
-            match ask_one(api, path, method, limit)? {
+            match api.ask_one(path, method, limit)? {
                 Ok(answer) => {
-                    let strange =
-                        |e| TargetError::failed(format!("{api}{path} says what is not understood: {e}"));
+                    let strange = |e| {
+                        TargetError::failed(format!(
+                            "the answer of the node at {} to {path} cannot be parsed: {e}",
+                            api.address
+                        ))
+                    };
                     return serde_json::from_str(&answer).map_err(strange);
                 }
-                Err(Refusal { api: Some(other), .. }) => api = other,
+                Err(Refusal { api: Some(other), .. }) => api = api.of_other(other),
                 Err(Refusal { message, .. }) => {
-                    return Err(TargetError::failed(format!("the node at {api} refuses {path}: {message}")));
+                    let at = &api.address;
+                    return Err(TargetError::failed(format!("the node at {at} refuses {path}: {message}")));
                 }
             }
         }
         Err(TargetError::failed(format!("{path}: each node says that another one does that")))
     }
-}
 
-fn ask_one(
-    api: SocketAddr,
-    path: &str,
-    method: &Method<'_>,
-    limit: Duration,
-) -> Result<Result<String, Refusal>, TargetError> {
-    let config = ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false);
-    let agent: ureq::Agent = config.build().into();
-    let url = format!("http://{api}{path}");
-    let answered = match method {
-        Method::Get => agent.get(&url).call(),
-        Method::Delete => agent.delete(&url).call(),
-        Method::Post(body) => agent.post(&url).send_json(body),
-    };
-    let silent = |e: ureq::Error| TargetError::failed(format!("the node at {api} does not answer: {e}"));
-    let mut answer = answered.map_err(silent)?;
-    let is_fine = answer.status().is_success();
-    let text = answer.body_mut().read_to_string().map_err(silent)?;
-    if is_fine {
-        return Ok(Ok(text));
+    fn ask_one(
+        &self,
+        path: &str,
+        method: &Method<'_>,
+        limit: Duration,
+    ) -> Result<Result<String, Refusal>, TargetError> {
+        let agent = self.address.agent(self.access.as_deref(), limit).map_err(TargetError::usage)?;
+        let url = self.address.url(path);
+        let answered = match method {
+            Method::Get => agent.get(&url).call(),
+            Method::Delete => agent.delete(&url).call(),
+            Method::Post(body) => agent.post(&url).send_json(body),
+        };
+        let silent = |e: ureq::Error| {
+            TargetError::failed(format!("the node at {} does not answer: {e}", self.address))
+        };
+        let mut answer = answered.map_err(silent)?;
+        let is_fine = answer.status().is_success();
+        let text = answer.body_mut().read_to_string().map_err(silent)?;
+        if is_fine {
+            return Ok(Ok(text));
+        }
+        let refusal = serde_json::from_str(&text).unwrap_or(Refusal { message: text, api: None });
+        Ok(Err(refusal))
     }
-    let refusal = serde_json::from_str(&text).unwrap_or(Refusal { message: text, api: None });
-    Ok(Err(refusal))
 }

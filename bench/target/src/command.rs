@@ -1,7 +1,7 @@
 //! A command of the user's, run by the shell: with a limit, and without any way for what it is about to become what is run.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind as IoKind, PipeReader, Read};
+use std::io::{ErrorKind as IoKind, PipeReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,10 +35,33 @@ pub(crate) struct Ended {
     pub(crate) how: String,
 }
 
-/// Runs a line with `/bin/sh -c`, in a process group of its own. Its environment is ours and these variables; of
-/// [`VARIABLES`] it has no others. At the limit, and when `stop` turns true, it is killed with all of its group.
+/// Which shell reads a line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shell<'a> {
+    /// `/bin/sh` on this machine.
+    Here,
+    /// `/bin/sh` on another host: this program with these arguments, not empty, runs there what its last argument says. It passes its
+    /// input on.
+    OnHost(&'a [String]),
+}
+
+/// The longest line for another host, bytes: with the variables it fits a pipe of the kernel.
+const LONGEST_LINE: usize = 32 << 10;
+
+/// What a shell of another host reads: the variables, and the line in a function, which is read as a whole before it runs.
+fn script(line: &str, variables: &[(&str, &str)]) -> String {
+    let quoted = |value: &str| format!("'{}'", value.replace('\'', r"'\''"));
+    let unset = format!("unset {}\n", VARIABLES.join(" "));
+    let exports: String =
+        variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect();
+    format!("{unset}{exports}loadline_line() {{\n{line}\n}}\nloadline_line < /dev/null\nexit $?\n")
+}
+
+/// Runs a line with a shell, in a process group of its own. Its environment is that of the shell and these variables; of
+/// [`VARIABLES`] it has no others. At the limit, and when `stop` turns true, it is killed with all of its group on this machine.
 pub(crate) fn run(
     line: &str,
+    shell: Shell<'_>,
     variables: &[(&str, &str)],
     limit: TimeSpan,
     stop: &AtomicBool,
@@ -46,8 +69,30 @@ pub(crate) fn run(
     let cannot = |e: std::io::Error| TargetError::failed(format!("\"{line}\" cannot be run: {e}"));
     let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| cannot(e.into()))?;
-    let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(line).stdin(Stdio::null()).process_group(0);
+    let mut command = match shell {
+        Shell::Here => {
+            let mut command = Command::new("/bin/sh");
+            command.arg("-c").arg(line).stdin(Stdio::null());
+            command
+        }
+        Shell::OnHost(start) => {
+            if line.len() > LONGEST_LINE {
+                return Err(TargetError::usage(format!(
+                    "a command of {} bytes is too long for another host: write a script there, and name it",
+                    line.len()
+                )));
+            }
+            let (input, mut script_end) = std::io::pipe().map_err(cannot)?;
+            script_end.write_all(script(line, variables).as_bytes()).map_err(cannot)?;
+            let (program, arguments) = start.split_first().ok_or_else(|| {
+                TargetError::failed("a host without a program that reaches it: this is a bug of Loadline")
+            })?;
+            let mut command = Command::new(program);
+            command.args(arguments).arg("exec /bin/sh").stdin(input);
+            command
+        }
+    };
+    command.process_group(0);
     command.stdout(writer.try_clone().map_err(cannot)?).stderr(writer);
     for name in VARIABLES {
         command.env_remove(name);

@@ -9,14 +9,14 @@ use loadline_base::units::TimeSpan;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::command;
+use crate::command::{self, Shell};
 use crate::error::{ErrorKind, TargetError};
 use crate::fault::{Fault, FaultKind};
 use crate::prompt::ask_within;
 pub use crate::prompt::{Prompt, terminal_prompt};
 
 /// How long a command, or a person, may take by default.
-const LIMIT: TimeSpan = TimeSpan::seconds(600);
+pub(crate) const LIMIT: TimeSpan = TimeSpan::seconds(600);
 /// Longer than this no command is waited for, seconds.
 const LONGEST: u64 = 24 * 60 * 60;
 /// How long is waited before it is asked again whether every copy is in sync.
@@ -91,21 +91,7 @@ impl ExternalSpec {
                 return usage(format!("the node {name} is there twice: each node has a name of its own"));
             }
         }
-        for (action, line) in &self.commands {
-            if !ACTIONS.contains(&action.as_str()) {
-                let meant = nearest(action).map(|meant| format!("; did you mean {meant}?"));
-                return usage(format!(
-                    "there is a command for {action:?}, and nothing of that name can be done{} There can be commands for {}",
-                    meant.unwrap_or(".".into()),
-                    ACTIONS.join(", ")
-                ));
-            }
-            if line.trim().is_empty() || line.contains('\0') {
-                return usage(format!(
-                    "the command for {action} is empty, or no text: give one, or leave it out"
-                ));
-            }
-        }
+        validate_commands(&self.commands)?;
         if self.health.as_ref().is_some_and(|line| line.trim().is_empty() || line.contains('\0')) {
             return usage("the command for health is empty, or no text: give one, or leave it out".into());
         }
@@ -116,12 +102,7 @@ impl ExternalSpec {
                     .into(),
             );
         }
-        match self.limit {
-            Some(limit) if limit.0.is_zero() || limit.0.as_secs() > LONGEST => {
-                usage(format!("a limit of {limit} for commands: more than nothing, and at most a day"))
-            }
-            _ => Ok(()),
-        }
+        validate_limit(self.limit)
     }
 
     fn knows(&self, node: &str) -> Result<(), TargetError> {
@@ -219,8 +200,8 @@ impl External {
         was: Option<FaultKind>,
         stop: &AtomicBool,
     ) -> Result<(), TargetError> {
-        let (action, limit) = (action(fault.what), self.spec.limit());
-        let Some(line) = self.spec.commands.get(action) else {
+        let limit = self.spec.limit();
+        let Some(line) = self.spec.commands.get(action(fault.what)) else {
             let question = format!("Now do this: {}. Then press Enter.", to_do(fault, was));
             return match self.ask(&question, limit, stop)? {
                 true => Ok(()),
@@ -229,19 +210,7 @@ impl External {
                 ))),
             };
         };
-        let mut variables = vec![("NODE", fault.node.as_str()), ("LOADLINE_ACTION", action)];
-        let by = match fault.what {
-            FaultKind::SlowDevice { by } => Some(by.to_string()),
-            _ => None,
-        };
-        variables.extend(by.as_deref().map(|by| ("BY", by)));
-        variables.extend(was.map(|was| ("LOADLINE_WAS", self::action(was))));
-        let ended = command::run(line, &variables, limit, stop)
-            .map_err(|error| TargetError { message: format!("{fault}: {error}"), ..error })?;
-        match ended.code {
-            Some(0) => Ok(()),
-            _ => Err(TargetError::failed(format!("{fault}: \"{line}\" failed: {}", ended.how))),
-        }
+        cause(fault, was, line, Shell::Here, limit, stop)
     }
 
     /// Lets every node return to which something was done. Those that can return do, even if others cannot: the first error
@@ -289,7 +258,7 @@ impl External {
     /// Whether every copy is in sync at the moment, by the command for health; `None` without one, or if it reports neither.
     pub fn is_in_sync(&self, stop: &AtomicBool) -> Option<bool> {
         let limit = TimeSpan(self.spec.limit().0.min(LOOK_LIMIT));
-        let ended = command::run(self.spec.health.as_ref()?, &HEALTH, limit, stop).ok()?;
+        let ended = command::run(self.spec.health.as_ref()?, Shell::Here, &HEALTH, limit, stop).ok()?;
         match ended.code {
             Some(0) => Some(true),
             Some(1) => Some(false),
@@ -302,7 +271,7 @@ impl External {
         let begun = Instant::now();
         let mut was_so = false;
         loop {
-            let ended = command::run(line, &HEALTH, self.spec.limit(), stop)
+            let ended = command::run(line, Shell::Here, &HEALTH, self.spec.limit(), stop)
                 .map_err(|error| TargetError { message: format!("health: {error}"), ..error })?;
             let is_so = match ended.code {
                 Some(0) => true,
@@ -342,8 +311,62 @@ impl fmt::Debug for External {
     }
 }
 
+/// That commands are for actions that there are, and not empty. The error is of kind `Usage`.
+pub(crate) fn validate_commands(commands: &BTreeMap<String, String>) -> Result<(), TargetError> {
+    for (action, line) in commands {
+        if !ACTIONS.contains(&action.as_str()) {
+            let meant = nearest(action).map(|meant| format!("; did you mean {meant}?"));
+            return Err(TargetError::usage(format!(
+                "there is a command for {action:?}, and nothing of that name can be done{} There can be commands for {}",
+                meant.unwrap_or(".".into()),
+                ACTIONS.join(", ")
+            )));
+        }
+        if line.trim().is_empty() || line.contains('\0') {
+            return Err(TargetError::usage(format!(
+                "the command for {action} is empty, or no text: give one, or leave it out"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// That the time limit of commands is one. The error is of kind `Usage`.
+pub(crate) fn validate_limit(limit: Option<TimeSpan>) -> Result<(), TargetError> {
+    match limit {
+        Some(limit) if limit.0.is_zero() || limit.0.as_secs() > LONGEST => Err(TargetError::usage(format!(
+            "a limit of {limit} for commands: more than nothing, and at most a day"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Has a command cause a fault, or end the fault `was`. An error unless the command ends with exit code 0.
+pub(crate) fn cause(
+    fault: &Fault,
+    was: Option<FaultKind>,
+    line: &str,
+    shell: Shell<'_>,
+    limit: TimeSpan,
+    stop: &AtomicBool,
+) -> Result<(), TargetError> {
+    let mut variables = vec![("NODE", fault.node.as_str()), ("LOADLINE_ACTION", action(fault.what))];
+    let by = match fault.what {
+        FaultKind::SlowDevice { by } => Some(by.to_string()),
+        _ => None,
+    };
+    variables.extend(by.as_deref().map(|by| ("BY", by)));
+    variables.extend(was.map(|was| ("LOADLINE_WAS", action(was))));
+    let ended = command::run(line, shell, &variables, limit, stop)
+        .map_err(|error| TargetError { message: format!("{fault}: {error}"), ..error })?;
+    match ended.code {
+        Some(0) => Ok(()),
+        _ => Err(TargetError::failed(format!("{fault}: \"{line}\" failed: {}", ended.how))),
+    }
+}
+
 /// The name of what is done.
-fn action(what: FaultKind) -> &'static str {
+pub(crate) fn action(what: FaultKind) -> &'static str {
     match what {
         FaultKind::Kill => "kill",
         FaultKind::Freeze => "freeze",

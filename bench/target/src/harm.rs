@@ -8,10 +8,11 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::api::{Replica, Status};
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, Node, Origin};
 use crate::error::TargetError;
 use crate::fault::{Fault, FaultKind};
 use crate::filler_name::is_filler;
+use crate::node_commands::NodeCommands;
 use crate::node_state::NodeState;
 
 impl Cluster {
@@ -39,6 +40,11 @@ impl Cluster {
         fault.what == FaultKind::Return && self.nodes.iter().any(failed)
     }
 
+    /// Whether it cuts the host of the node off, with all that runs there.
+    pub(crate) fn cuts_host(&self, fault: &Fault) -> bool {
+        fault.what == FaultKind::Cut && self.commands_for(FaultKind::Cut).is_some()
+    }
+
     /// The node to which something can be done now.
     fn may(&self, fault: &Fault) -> Result<usize, TargetError> {
         let known = self.nodes.iter().position(|node| node.name == fault.node);
@@ -59,6 +65,9 @@ impl Cluster {
                 _ => Ok(index),
             };
         }
+        if let Origin::Running(running) = &self.origin {
+            running.commands.can(fault)?;
+        }
         if self.nodes[index].state != NodeState::Up {
             return Err(TargetError::usage(format!(
                 "{fault}: something was done to it before; let it return first"
@@ -77,17 +86,24 @@ impl Cluster {
         if fault.what == FaultKind::Return {
             return self.bring_back(index, stop);
         }
-        let api = self.nodes[index].api;
+        let api = self.nodes[index].api.clone();
+        let command = self.commands_for(fault.what);
         // Before it is done: what was done in part is healed too.
         self.nodes[index].state = match fault.what {
             FaultKind::Kill => NodeState::Killed,
             FaultKind::Freeze => NodeState::Frozen,
+            // The node itself only drops messages, and a command cuts its host off.
+            FaultKind::Cut if command.is_some() => NodeState::HostCut,
             FaultKind::Cut => NodeState::Cut,
             FaultKind::FailDevice => NodeState::Failed,
             FaultKind::SlowDevice { .. } => NodeState::Slow,
             FaultKind::Fill => NodeState::Filled,
             FaultKind::Return => NodeState::Up,
         };
+        if let Some(commands) = command {
+            self.nodes[index].by_command = Some(fault.what);
+            return commands.run(fault, None, stop);
+        }
         match fault.what {
             FaultKind::Kill => {
                 if let Some(mut process) = self.nodes[index].process.take() {
@@ -152,9 +168,31 @@ impl Cluster {
         Ok(())
     }
 
+    /// The commands that harm nodes, if one of them causes this fault.
+    fn commands_for(&self, what: FaultKind) -> Option<NodeCommands> {
+        match &self.origin {
+            Origin::Running(running) if running.commands.knows(what) => Some(running.commands.clone()),
+            _ => None,
+        }
+    }
+
     fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
-        match self.nodes[index].state {
-            NodeState::Up => {}
+        let node = &self.nodes[index];
+        if let Some(was) = node.by_command {
+            let back = Fault { what: FaultKind::Return, node: node.name.clone(), force: false };
+            let commands = self.commands_for(FaultKind::Return).ok_or_else(|| {
+                TargetError::usage(format!("{back}: no command brings it back: add return = \"…\""))
+            })?;
+            commands.run(&back, Some(was), stop)?;
+            self.await_answer(index, stop)?;
+            self.note_life(index);
+            let node = &mut self.nodes[index];
+            (node.state, node.by_command) = (NodeState::Up, None);
+            return Ok(());
+        }
+        match node.state {
+            // A command has cut it off, and one has brought it back: see above.
+            NodeState::Up | NodeState::HostCut => {}
             NodeState::Killed => {
                 self.launch(index)?;
                 self.await_answer(index, stop)?;
@@ -168,6 +206,12 @@ impl Cluster {
                 self.nodes[index].api.delete::<Value>("/v1/test-faults")?;
             }
             NodeState::Filled => self.empty_device(index, stop)?,
+            NodeState::Failed if matches!(self.origin, Origin::Running(_)) => {
+                // Its process replaces itself, and opens the devices anew.
+                let restart = format!("/v1/nodes/{}/restart", self.nodes[index].name);
+                let old: u64 = self.nodes[index].api.post(&restart, &json!({}))?;
+                self.await_other_life(index, old, stop)?;
+            }
             NodeState::Failed => {
                 if let Some(mut process) = self.nodes[index].process.take() {
                     process.ask_to_stop();

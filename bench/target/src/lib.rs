@@ -5,7 +5,10 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`fault`] | what can happen to a node |
-//! | [`cluster`] | a cluster of the virtual SAN on this machine: started, given volumes, asked how it is, stopped |
+//! | [`cluster`] | a cluster of the virtual SAN: given volumes, asked how it is |
+//! | [`started`] | a cluster that this process starts on this machine |
+//! | [`running`] | a cluster that ran before, found by its API |
+//! | [`node_commands`] | the commands by which nodes of such a cluster are harmed and brought back |
 //! | `harm` | its nodes harmed, and brought back |
 //! | `filler`, `filler_name` | what is free on a node's device, taken and given back |
 //! | [`health`] | how well a cluster is |
@@ -29,17 +32,24 @@ mod filler;
 mod filler_name;
 mod harm;
 pub mod health;
+pub mod node_commands;
 mod node_state;
 mod process;
 mod prompt;
+pub mod running;
+pub mod started;
 pub mod storage;
 mod takeover;
 
-pub use cluster::{Cluster, ClusterSpec, Disk, VolumeSpec};
+pub use cluster::{Cluster, Disk, VolumeSpec};
 pub use counters::{Counters, NodeCounters};
 pub use error::TargetError;
 pub use external::{External, ExternalSpec};
 pub use fault::{Fault, FaultKind};
 pub use health::Health;
+pub use loadline_san_client::ApiAddress;
+pub use node_commands::NodeCommands;
 pub use prompt::terminal_prompt;
+pub use running::{FoundCluster, RunningSpec};
+pub use started::ClusterSpec;
 pub use storage::Storage;

@@ -13,6 +13,8 @@ pub(crate) enum NodeState {
     Slow,
     /// No other node receives its messages.
     Cut,
+    /// Its host is cut off: neither other nodes nor we reach it, and others take over what it owned.
+    HostCut,
     /// Its device failed: it is used again when the node is started again.
     Failed,
     /// A volume without clients has what was free on its device.
@@ -27,6 +29,6 @@ impl NodeState {
 
     /// Whether it is excluded: other nodes take over what it owned.
     pub(crate) fn is_gone(self) -> bool {
-        matches!(self, NodeState::Killed | NodeState::Frozen)
+        matches!(self, NodeState::Killed | NodeState::Frozen | NodeState::HostCut)
     }
 }

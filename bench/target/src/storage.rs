@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cluster::Cluster;
 use crate::error::TargetError;
 use crate::external::External;
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 
 /// Storage that things can be done to.
 #[derive(Debug)]
@@ -42,9 +42,11 @@ impl Storage {
         self.own().map_or(Ok(()), |cluster| cluster.refuses(fault))
     }
 
-    /// Whether the process of the node is another one afterwards: a client by shared memory loses it.
-    pub fn restarts(&self, fault: &Fault) -> bool {
-        self.own().is_some_and(|cluster| cluster.restarts(fault))
+    /// Whether workers on the host of the node end with it: the host is gone, or the process of the node is another one afterwards, which
+    /// a client by shared memory loses.
+    pub fn takes_workers(&self, fault: &Fault) -> bool {
+        let is_gone = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+        is_gone || self.own().is_some_and(|cluster| cluster.restarts(fault) || cluster.cuts_host(fault))
     }
 
     /// Does something to a node.

@@ -13,12 +13,12 @@ use crate::node_state::NodeState;
 const TAKEN_OVER: Duration = Duration::from_secs(30);
 
 impl Cluster {
-    /// How a volume is used now, as [`taken_over`](Self::taken_over) says it, which is waited for.
-    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
+    /// Which node owns a volume now, and how it is used, as [`taken_over`](Self::taken_over) says it, which is waited for.
+    pub fn placed(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<(String, Disk), TargetError> {
         let begun = Instant::now();
         loop {
-            if let Some((_, disk)) = self.taken_over(volume)? {
-                return Ok(disk);
+            if let Some(placed) = self.taken_over(volume)? {
+                return Ok(placed);
             }
             if begun.elapsed() > TAKEN_OVER {
                 return Err(TargetError::failed(format!(
@@ -34,16 +34,16 @@ impl Cluster {
 
     /// The same of a volume whose machine is apart from it: owned by another node that has a copy, and reached through its own
     /// node, over the network. Where no such node is unharmed it is as [`placed`](Self::placed) says.
-    pub fn placed_away(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<Disk, TargetError> {
+    pub fn placed_away(&self, volume: &VolumeSpec, stop: &AtomicBool) -> Result<(String, Disk), TargetError> {
         let is_whole =
             |name: &str| self.nodes.iter().any(|node| node.name == name && node.state == NodeState::Up);
         // Made first, if it is not there.
-        let disk = self.placed(volume, stop)?;
+        let (owner, disk) = self.placed(volume, stop)?;
         let known = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
         let replicas = known.map(|known| known.replicas).unwrap_or_default();
         let in_sync = replicas.iter().filter(|replica| replica.state == "in sync");
         let other = in_sync.map(|replica| &replica.node).find(|node| **node != volume.node && is_whole(node));
-        let (Some(other), true) = (other, is_whole(&volume.node)) else { return Ok(disk) };
+        let (Some(other), true) = (other, is_whole(&volume.node)) else { return Ok((owner, disk)) };
         let there = self.volume(&VolumeSpec { node: other.clone(), ..volume.clone() })?;
         let (own, owners) = (self.address_of(&volume.node), self.address_of(other));
         // Every node serves every volume, those of others by asking them.
@@ -53,12 +53,12 @@ impl Cluster {
         let nbd = through.and_then(|text| text.parse().ok()).ok_or_else(|| {
             TargetError::failed(format!("volume {}: {} names no address of a node", volume.name, there.nbd))
         })?;
-        Ok(Disk { nbd, is_new: disk.is_new, ..there })
+        Ok((other.clone(), Disk { nbd, is_new: disk.is_new, ..there }))
     }
 
     /// A node's address.
     fn address_of(&self, name: &str) -> Option<IpAddr> {
-        self.nodes.iter().find(|node| node.name == name).map(|node| node.api.0.ip())
+        self.nodes.iter().find(|node| node.name == name).map(|node| node.ip)
     }
 
     /// How a volume is used now, if it is served: at its own node if nothing was done to that, else at whichever has taken it

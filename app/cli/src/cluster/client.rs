@@ -1,8 +1,5 @@
 //! Asks a node's API.
 
-mod address;
-mod unix;
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +10,7 @@ use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use address::ApiAddress;
+pub(crate) use loadline_san_client::ApiAddress;
 
 use crate::output::print_error;
 use crate::process::exit::Exit;

@@ -15,6 +15,7 @@ use loadline_fleet::{check_token, or_stop};
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
+use loadline_study::cluster_check::check_cluster;
 use loadline_study::folder::manifest::{Manifest, RunState};
 use loadline_study::folder::{OwnedFolder, default_path};
 use loadline_study::host_check::check_hosts;
@@ -145,14 +146,17 @@ fn prepared(
     }
 }
 
-/// Checks a plan on this machine, and on the hosts of its fleet.
+/// Checks a plan on this machine, on the hosts of its fleet, and in the cluster that ran before, in which the run has made so many
+/// volumes already.
 fn checked(
     study: &Study,
     plan: &Plan,
     place: &RunPlace<'_>,
+    volumes: usize,
     stop: &Arc<AtomicBool>,
 ) -> Result<PlanCheck, StudyError> {
     let mut found = check(study, plan, place);
+    check_cluster(study, plan, place.study_folder, volumes, &mut found);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| StudyError::failed(format!("cannot start: {e}")))?;
     runtime.block_on(async {
@@ -184,7 +188,7 @@ fn begun(
     let study_folder = absolute.parent().unwrap_or(Path::new("/"));
     let out = args.out.clone().unwrap_or_else(|| default_path(study.name.as_str(), &When::now()));
     let place = RunPlace { study_folder, run: &out, destroy_data: args.destroy_data, made: &[] };
-    let found = checked(&study, &plan, &place, stop)?;
+    let found = checked(&study, &plan, &place, 0, stop)?;
     if args.plan {
         plan::print(&study, &plan, &found, &out, &[]);
         found.accept()?;
@@ -215,7 +219,7 @@ fn resumed(
         if manifest.state == RunState::Finished {
             return Ok(PlanCheck::default());
         }
-        checked(&manifest.study, &run.plan, &place, stop)
+        checked(&manifest.study, &run.plan, &place, manifest.volumes.len(), stop)
     };
     if args.plan {
         let run = RunFolder::open(folder)?;
@@ -250,12 +254,13 @@ fn resumed(
 
 /// A study may come from any source, so its commands are run only with --run-commands.
 fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
-    let count = study.target.external.iter().flat_map(|external| external.lines()).count();
+    let external = study.target.external.iter().flat_map(|external| external.lines()).count();
+    let count = external + study.node_commands().lines().count();
     if count == 0 || args.run_commands {
         return Ok(());
     }
     Err(StudyError::usage(format!(
-        "this study runs commands under your user ([target.external] has {count}): read the commands, which --plan prints, and add --run-commands"
+        "this study runs commands under your user ([target] has {count}): read the commands, which --plan prints, and add --run-commands"
     )))
 }
 
@@ -321,7 +326,8 @@ pub(crate) fn watched(stop: Arc<AtomicBool>) -> watch::Receiver<bool> {
 
 /// What a run that was not finished has left, how large it is, and how it is removed.
 fn left(path: &Path) -> String {
-    let made = RunFolder::open(path).map(|run| run.manifest.files).unwrap_or_default();
+    let manifest = RunFolder::open(path).map(|run| run.manifest);
+    let (made, volumes) = manifest.map(|manifest| (manifest.files, manifest.volumes)).unwrap_or_default();
     let outside: Vec<&Path> = made
         .iter()
         .map(|file| file.path.as_path())
@@ -337,8 +343,16 @@ fn left(path: &Path) -> String {
         0..=8 => format!("rm -r {}", all.join(" ")),
         _ => format!("rm -r {}, and the files that run.json in this folder lists", quoted(path)),
     };
+    let in_cluster = match volumes.as_slice() {
+        [] => String::new(),
+        [first, ..] => format!(
+            "\n{} of the run are left in the cluster, as {first}: the run removes them at its end when it is resumed. To remove one \
+             now: loadline volume detach {first} --force && loadline volume delete {first} --confirm {first}; run.json names them all",
+            plan::counted(volumes.len() as u64, "volume")
+        ),
+    };
     format!(
-        "the unfinished run left {} in {}{others}; to remove these files: {remove}",
+        "the unfinished run left {} in {}{others}; to remove these files: {remove}{in_cluster}",
         human(ByteSize(bytes)),
         path.display()
     )

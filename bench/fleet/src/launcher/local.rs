@@ -130,6 +130,15 @@ impl LocalLauncher {
     }
 }
 
+impl LocalLauncher {
+    /// Takes a worker of another host's node: it can be launched as those of the first node here are.
+    pub(crate) fn adopt(&mut self, id: &WorkerId) {
+        let Some(slot) = self.slots.values().next().filter(|_| !self.slots.contains_key(id)) else { return };
+        let launch = Launch { id: id.clone(), ..slot.launch.clone() };
+        self.slots.insert(id.clone(), LocalSlot { launch, process: None });
+    }
+}
+
 impl Launcher for LocalLauncher {
     async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
         let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);

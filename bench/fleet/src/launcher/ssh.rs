@@ -38,6 +38,7 @@ mod session;
 pub use agent::run_host_agent;
 pub use messages::{DiskQuestion, FoundDisk, HostAnswer, HostQuestion};
 pub use program::PROGRAMS_VARIABLE;
+pub use session::ssh_shell;
 
 use host::{Begin, Host, HostRequest};
 use program::Programs;
@@ -152,6 +153,7 @@ impl SshHosts {
 pub(crate) struct SshLauncher {
     fleet: SshHosts,
     hosts: BTreeMap<String, Host>,
+    /// The node on whose host each worker is launched.
     workers: BTreeMap<WorkerId, String>,
 }
 
@@ -215,6 +217,18 @@ impl Launcher for SshLauncher {
             return Err(FleetError::failed(format!("worker {id}: its host is busy with earlier requests")));
         }
         Ok(if host.is_connected() { JOIN_LIMIT } else { CONNECT_LIMIT })
+    }
+
+    fn place(&mut self, id: &WorkerId, node: &str) -> Result<(), FleetError> {
+        if !self.hosts.contains_key(node) {
+            return Err(FleetError::usage(format!("worker {id}: the fleet has no host of a node {node}")));
+        }
+        self.workers.insert(id.clone(), node.into());
+        Ok(())
+    }
+
+    fn place_of(&self, id: &WorkerId) -> Option<&str> {
+        self.workers.get(id).map(String::as_str)
     }
 
     async fn exit_of(&mut self, id: &WorkerId) -> Option<WorkerExit> {

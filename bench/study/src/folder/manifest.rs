@@ -99,6 +99,9 @@ pub struct Manifest {
     pub storage: Vec<DiskInventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
+    /// Volumes that this run made, or is about to make, in a cluster that ran before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
     /// The network between the nodes, of a study with ceilings; `null` before it was measured, or of another study.
     #[serde(default)]
     pub network: Option<Vec<MeasuredLink>>,
@@ -140,6 +143,7 @@ impl Manifest {
             host: None,
             storage: Vec::new(),
             files: Vec::new(),
+            volumes: Vec::new(),
             network: None,
             filled: false,
             filled_percent: None,

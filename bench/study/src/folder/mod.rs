@@ -191,7 +191,7 @@ impl OwnedFolder {
         }
         sealed::write_durably(&path.join(STUDY), manifest.study_text.as_bytes())?;
         let events = EventLog::open(&path.join(EVENTS))?;
-        if plan.cluster.is_some() {
+        if plan.starts_cluster() {
             manifest.storage.push(storage_of(&path));
         }
         // Last: a folder without it is no run yet.
@@ -247,7 +247,7 @@ impl OwnedFolder {
     fn add_storage(&mut self, found: DiskInventory) -> Result<(), StudyError> {
         let RunFolder { plan, manifest, .. } = &mut self.folder;
         let is_known = manifest.storage.last().is_some_and(|last| is_same(last, &found));
-        if plan.cluster.is_none() || manifest.state == RunState::Finished || is_known {
+        if !plan.starts_cluster() || manifest.state == RunState::Finished || is_known {
             return Ok(());
         }
         manifest.storage.push(found);
@@ -262,7 +262,11 @@ impl OwnedFolder {
     /// Takes the folder away again, if this process made it and no step is complete: nothing was begun.
     pub(crate) fn abandon(self) -> Result<(), StudyError> {
         let complete = self.folder.complete()? > 0;
-        if !self.fresh || complete || self.folder.manifest.files.iter().any(|file| file.identity.is_some()) {
+        if !self.fresh
+            || complete
+            || !self.folder.manifest.volumes.is_empty()
+            || self.folder.manifest.files.iter().any(|file| file.identity.is_some())
+        {
             return Ok(());
         }
         let path = &self.folder.path;

@@ -46,6 +46,15 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
         let all: Vec<String> = devices.chain(folders).collect();
         text.push_str(&format!("host {} ({}): {}\n", host.node, host.destination, all.join(", ")));
     }
+    if let Some((cluster, needed)) = &found.cluster {
+        text.push_str(&format!(
+            "cluster {}, {}: the run makes volumes there that need {} of its devices, {} are free; the run removes them at its end\n",
+            cluster.id,
+            counted(cluster.nodes as u64, "node"),
+            human(*needed),
+            human(cluster.free)
+        ));
+    }
     text.push_str(&format!(
         "each step: warm up {}, measure {}, cool down {}\n\n",
         phases.warm_up, phases.measure, phases.cool_down
@@ -78,6 +87,13 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
         text.push_str("commands, which run as you (/bin/sh -c) with --run-commands:\n");
         for (action, line) in external.lines() {
             text.push_str(&format!("  {action}: {}\n", line.escape_debug()));
+        }
+    }
+    let commands = study.node_commands();
+    if commands.lines().next().is_some() {
+        text.push_str("commands, which run with --run-commands:\n");
+        for (action, line, place) in commands.lines() {
+            text.push_str(&format!("  {action}, {place}: {}\n", line.escape_debug()));
         }
     }
     for criterion in &study.success {
@@ -113,7 +129,7 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
     text
 }
 
-fn counted(number: u64, what: &str) -> String {
+pub(super) fn counted(number: u64, what: &str) -> String {
     if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
 }
 

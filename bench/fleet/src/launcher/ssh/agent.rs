@@ -1,5 +1,5 @@
-//! The agent: a process of this program on a host, which starts the workers of one node there as a controller starts its own, and
-//! ends them when its connection to the controller ends or is silent.
+//! The agent: a process of this program on a host, which starts the workers of one node there (and those that come from other nodes)
+//! as a controller starts its own, and ends them when its connection to the controller ends or is silent.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -131,7 +131,10 @@ impl<'a> Agent<'a> {
             }
             ToAgent::Launch(worker) => {
                 let launched = match &mut self.launcher {
-                    Some(launcher) => launcher.launch(&worker).await,
+                    Some(launcher) => {
+                        launcher.adopt(&worker);
+                        launcher.launch(&worker).await
+                    }
                     None => Err(FleetError::failed("the agent was not told of its node")),
                 };
                 match launched {

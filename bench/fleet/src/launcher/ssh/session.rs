@@ -18,6 +18,7 @@ use super::failure::{last_of, meaning};
 use super::messages::{FromAgent, LONGEST_LINE, ToAgent};
 use super::program::{PROGRAMS_VARIABLE, Programs};
 use crate::error::FleetError;
+use crate::node::NodeSpec;
 use crate::token::random_token;
 
 /// How long `ssh` may take until a shell of the host answers. Its own limit of 10 s ends only the dialling.
@@ -230,26 +231,45 @@ impl Session {
     }
 }
 
+/// The options of each connection.
+const OPTIONS: [&str; 13] = [
+    // A question would never be answered.
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "LogLevel=INFO",
+    "RequestTTY=no",
+    "ForwardX11=no",
+    "ForwardAgent=no",
+    "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    // A shared connection would outlive this process, and the forwarded port with it.
+    "ControlMaster=no",
+    "ControlPath=none",
+    "ExitOnForwardFailure=yes",
+];
+
+/// What starts a program on a node's host by `ssh`, without any question, to be followed by what a shell of the host is to run. `None`
+/// if the node is on this machine.
+pub fn ssh_shell(node: &NodeSpec) -> Option<Vec<String>> {
+    let destination = node.ssh.clone()?;
+    let mut all: Vec<String> =
+        ["env", "SSH_ASKPASS=false", "SSH_ASKPASS_REQUIRE=force", "ssh", "-T"].map(String::from).into();
+    for option in OPTIONS {
+        all.extend(["-o".into(), option.into()]);
+    }
+    if let Some(key) = &node.ssh_key {
+        all.extend(["-i".into(), key.display().to_string()]);
+    }
+    all.extend(["--".into(), destination]);
+    Some(all)
+}
+
 fn command(address: &HostAddress, marker: &str, forward: Option<SocketAddr>) -> Command {
     let mut command = Command::new("ssh");
     command.arg("-T").args(address.key.iter().flat_map(|key| ["-i".into(), key.clone().into_os_string()]));
-    for option in [
-        // A question would never be answered.
-        "BatchMode=yes",
-        "ConnectTimeout=10",
-        "ServerAliveInterval=5",
-        "ServerAliveCountMax=3",
-        "LogLevel=INFO",
-        "RequestTTY=no",
-        "ForwardX11=no",
-        "ForwardAgent=no",
-        "PermitLocalCommand=no",
-        "RemoteCommand=none",
-        // A shared connection would outlive this process, and the forwarded port with it.
-        "ControlMaster=no",
-        "ControlPath=none",
-        "ExitOnForwardFailure=yes",
-    ] {
+    for option in OPTIONS {
         command.args(["-o", option]);
     }
     if let Some(controller) = forward {

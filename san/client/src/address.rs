@@ -1,4 +1,4 @@
-//! Where an API is, and what proves that one may call it.
+//! Where an API is.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,18 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use loadline_san_node::identity::files::{own_file, read_bundle};
-use loadline_san_node::identity::trust::provider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 
-use super::unix::UnixConnector;
+use crate::access::{own_file, tls};
+use crate::unix::UnixConnector;
 
 /// The API of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ApiAddress {
+pub enum ApiAddress {
     /// By HTTP: on this machine.
     Http(SocketAddr),
     /// By HTTPS: a host with its port.
@@ -66,7 +62,7 @@ impl fmt::Display for ApiAddress {
 
 impl ApiAddress {
     /// The API of another node of the same cluster, at this address: called in the same way.
-    pub(super) fn of_other(&self, address: SocketAddr) -> ApiAddress {
+    pub fn of_other(&self, address: SocketAddr) -> ApiAddress {
         match self {
             ApiAddress::Https(_) => ApiAddress::Https(address.to_string()),
             ApiAddress::Http(_) => ApiAddress::Http(address),
@@ -77,13 +73,13 @@ impl ApiAddress {
 
     /// The file that proves access to other nodes, if no other is named: on the host of a node, in whose folder the socket is, the
     /// node's own.
-    pub(super) fn own_access(&self) -> Option<PathBuf> {
+    pub fn own_access(&self) -> Option<PathBuf> {
         let ApiAddress::Unix(path) = self else { return None };
         Some(own_file(path.parent()?)).filter(|file| file.exists())
     }
 
     /// The URL of a path.
-    pub(super) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         match self {
             ApiAddress::Http(address) => format!("http://{address}{path}"),
             ApiAddress::Https(host) => format!("https://{host}{path}"),
@@ -93,7 +89,7 @@ impl ApiAddress {
     }
 
     /// What calls it, within this time. The error is for people.
-    pub(super) fn agent(&self, access: Option<&Path>, limit: Duration) -> Result<ureq::Agent, String> {
+    pub fn agent(&self, access: Option<&Path>, limit: Duration) -> Result<ureq::Agent, String> {
         let config =
             ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false).proxy(None);
         Ok(match self {
@@ -104,41 +100,6 @@ impl ApiAddress {
                 ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default())
             }
         })
-    }
-}
-
-/// What TLS is to prove, and to accept.
-fn tls(access: Option<&Path>) -> Result<TlsConfig, String> {
-    let Some(path) = access else {
-        return Err("a node at an https address wants an access: name its file with --access or LOADLINE_ACCESS. 'loadline san access add' on \
-                    the host of a node makes one; there, the node's own identity/node.pem is one too"
-            .into());
-    };
-    let own = read_bundle(path).map_err(|why| why.to_string())?;
-    let authority = authority(path)?;
-    let certificate = |der: &CertificateDer<'_>| Certificate::from_der(der.as_ref()).to_owned();
-    let text = std::fs::read(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    let key = PrivateKey::from_pem(&text).map_err(|why| format!("{}: {why}", path.display()))?;
-    Ok(TlsConfig::builder()
-        .client_cert(Some(ClientCert::new_with_certs(&[certificate(&own.certificate)], key)))
-        .root_certs(RootCerts::new_with_certs(&[certificate(&authority)]))
-        .unversioned_rustls_crypto_provider(provider())
-        .build())
-}
-
-/// The authority of the cluster: the second certificate of an access's file; that of a node's own identity is in a file beside it.
-fn authority(path: &Path) -> Result<CertificateDer<'static>, String> {
-    let beside = path.with_file_name("cluster-ca.pem");
-    let second = CertificateDer::pem_file_iter(path).ok().and_then(|mut all| all.nth(1)).and_then(Result::ok);
-    match second {
-        Some(certificate) => Ok(certificate),
-        None => CertificateDer::from_pem_file(&beside).map_err(|_| {
-            format!(
-                "{} has no certificate of the cluster's authority, and {} is not there: use a file that 'loadline san access add' has written",
-                path.display(),
-                beside.display()
-            )
-        }),
     }
 }
 

@@ -12,12 +12,12 @@ use ureq::{Error, Timeout};
 
 /// Connects to a socket, whatever the URL says.
 #[derive(Debug)]
-pub(super) struct UnixConnector {
+pub(crate) struct UnixConnector {
     path: PathBuf,
 }
 
 impl UnixConnector {
-    pub(super) fn new(path: PathBuf) -> UnixConnector {
+    pub(crate) fn new(path: PathBuf) -> UnixConnector {
         UnixConnector { path }
     }
 }
@@ -33,7 +33,7 @@ impl Connector for UnixConnector {
 }
 
 /// A connection.
-pub(super) struct UnixTransport {
+pub(crate) struct UnixTransport {
     stream: UnixStream,
     buffers: LazyBuffers,
 }

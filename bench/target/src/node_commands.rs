@@ -1,0 +1,145 @@
+//! How nodes of a cluster that ran before are harmed and brought back: by commands of the user's, on the node's host or on this
+//! machine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use loadline_base::units::TimeSpan;
+
+use crate::command::Shell;
+use crate::error::TargetError;
+use crate::external::{LIMIT, action, cause, validate_commands, validate_limit};
+use crate::fault::{Fault, FaultKind};
+
+/// The commands by which nodes are harmed and brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeCommands {
+    /// The command of each action, for a shell on the node's host.
+    pub on_host: BTreeMap<String, String>,
+    /// The command of each action, for a shell on this machine.
+    pub here: BTreeMap<String, String>,
+    /// What starts a shell on the host of each node: a program and its arguments. A node that is missing is on this machine.
+    pub hosts: BTreeMap<String, Vec<String>>,
+    /// How long a command may take; 10 minutes if not given.
+    pub limit: Option<TimeSpan>,
+}
+
+impl NodeCommands {
+    /// That the commands can be used, and that all of these faults can be caused. An error of kind `Usage` states what is missing.
+    pub fn check<'a>(&self, faults: impl Iterator<Item = &'a Fault>) -> Result<(), TargetError> {
+        validate_commands(&self.on_host)?;
+        validate_commands(&self.here)?;
+        if let Some(twice) = self.on_host.keys().find(|action| self.here.contains_key(*action)) {
+            return Err(TargetError::usage(format!(
+                "{twice} is in commands and in commands_here: leave one of the two out"
+            )));
+        }
+        validate_limit(self.limit)?;
+        let mut by_command = None;
+        for fault in faults.filter(|fault| fault.what != FaultKind::Return) {
+            self.can(fault)?;
+            by_command = by_command.or_else(|| self.knows(fault.what).then_some(fault));
+        }
+        match by_command.filter(|_| !self.knows(FaultKind::Return)) {
+            Some(fault) => Err(TargetError::usage(format!(
+                "{fault} by a command, and no command brings the node back: add return = \"…\""
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Every command: what it is for, its line, and where it runs.
+    pub fn lines(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        let on_host = self.on_host.iter().map(|(a, line)| (a.as_str(), line.as_str(), "on the node's host"));
+        on_host.chain(self.here.iter().map(|(a, line)| (a.as_str(), line.as_str(), "on this machine")))
+    }
+
+    /// Whether a command causes this fault, or ends it.
+    pub fn knows(&self, what: FaultKind) -> bool {
+        let action = action(what);
+        self.on_host.contains_key(action) || self.here.contains_key(action)
+    }
+
+    /// Whether a fault can be caused: by a command, or by the node itself. A node does not kill or stop itself.
+    pub(crate) fn can(&self, fault: &Fault) -> Result<(), TargetError> {
+        let needs_command = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
+        match needs_command && !self.knows(fault.what) {
+            false => Ok(()),
+            true => {
+                let action = action(fault.what);
+                Err(TargetError::usage(format!(
+                    "{fault}: the cluster ran before, so a command must do this: add {action} = \"…\" to commands (for a shell on \
+                     the node's host) or to commands_here"
+                )))
+            }
+        }
+    }
+
+    /// How long a command may take.
+    pub(crate) fn limit(&self) -> TimeSpan {
+        self.limit.unwrap_or(LIMIT)
+    }
+
+    /// Runs the command that causes a fault or ends it; `was` is the fault that is ended. There must be one. An error unless it
+    /// ends with exit code 0.
+    pub(crate) fn run(
+        &self,
+        fault: &Fault,
+        was: Option<FaultKind>,
+        stop: &AtomicBool,
+    ) -> Result<(), TargetError> {
+        let action = action(fault.what);
+        let here: &[String] = &[];
+        let on_host = self.hosts.get(&fault.node).map_or(here, Vec::as_slice);
+        let found = self.on_host.get(action).map(|line| (line, on_host));
+        let Some((line, shell)) = found.or_else(|| self.here.get(action).map(|line| (line, here))) else {
+            return Err(TargetError::failed(format!("{fault}: there is no command for {action}")));
+        };
+        let shell = if shell.is_empty() { Shell::Here } else { Shell::OnHost(shell) };
+        cause(fault, was, line, shell, self.limit(), stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(on_host: &[(&str, &str)], here: &[(&str, &str)]) -> NodeCommands {
+        let map = |all: &[(&str, &str)]| all.iter().map(|(a, l)| ((*a).into(), (*l).into())).collect();
+        NodeCommands { on_host: map(on_host), here: map(here), ..NodeCommands::default() }
+    }
+
+    fn fault(what: FaultKind) -> Fault {
+        Fault { what, node: "n1".into(), force: false }
+    }
+
+    #[test]
+    fn a_fault_that_no_node_causes_in_itself_needs_a_command_and_one_that_ends_it() {
+        let refused =
+            |commands: &NodeCommands, what| commands.check([fault(what)].iter()).unwrap_err().message;
+        assert!(refused(&commands(&[], &[]), FaultKind::Kill).contains("add kill"));
+        assert!(refused(&commands(&[("kill", "x")], &[]), FaultKind::Kill).contains("add return"));
+        assert!(refused(&commands(&[("kil", "x")], &[]), FaultKind::Cut).contains("did you mean kill"));
+        let both = commands(&[("kill", "x"), ("return", "y")], &[("kill", "z")]);
+        assert!(refused(&both, FaultKind::Kill).contains("in commands and in commands_here"));
+        commands(&[("kill", "x")], &[("return", "y")]).check([fault(FaultKind::Kill)].iter()).unwrap();
+        // By the node itself, which heals itself too.
+        commands(&[], &[]).check([fault(FaultKind::Cut), fault(FaultKind::FailDevice)].iter()).unwrap();
+    }
+
+    #[test]
+    fn a_command_of_a_host_is_read_by_its_shell_with_the_variables() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("said");
+        let line =
+            format!("printf '%s %s %s' \"$NODE\" \"$LOADLINE_ACTION\" \"it's\" > '{}'; cat", file.display());
+        let mut all = commands(&[("kill", &line), ("return", "exit 3")], &[]);
+        // A shell that gets its commands as one of another host does.
+        all.hosts = BTreeMap::from([("n1".into(), vec!["/bin/sh".into(), "-c".into()])]);
+        let stop = AtomicBool::new(false);
+        all.run(&fault(FaultKind::Kill), None, &stop).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "n1 kill it's");
+        let failed = all.run(&fault(FaultKind::Return), Some(FaultKind::Kill), &stop).unwrap_err();
+        assert!(failed.message.contains("exit code 3"), "{failed}");
+    }
+}

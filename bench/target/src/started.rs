@@ -1,0 +1,205 @@
+//! A cluster that this process starts, on this machine, without root.
+//!
+//! Everything of it lies in one folder. Started again on the same folder it goes on where it was.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use loadline_base::units::ByteSize;
+use loadline_san_client::ApiAddress;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::cluster::{Cluster, Node, Origin};
+use crate::error::TargetError;
+use crate::node_state::NodeState;
+use crate::process::NodeProcess;
+
+/// Ports at each node's address: the API, other nodes, NBD.
+const PORTS: [u16; 3] = [7400, 7401, 10809];
+/// Networks that are tried before it is given up.
+const MOST_NETWORKS: u32 = 200;
+
+/// What a cluster is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// The `loadline` program, of which nodes are processes.
+    pub program: PathBuf,
+    /// Where everything is; made if it is not there.
+    pub folder: PathBuf,
+    /// The names of its nodes, 1 to 32.
+    pub nodes: Vec<String>,
+    /// The size of each node's device, a file.
+    pub device: ByteSize,
+}
+
+impl Cluster {
+    /// Makes it, or goes on with what is in its folder, and waits until every node answers. `stop` turning true ends the
+    /// waiting, with an error of kind `Interrupted`.
+    pub fn start(spec: ClusterSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
+        if !(1..=32).contains(&spec.nodes.len()) {
+            return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes.len())));
+        }
+        fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
+        let network = network(&spec.folder, &spec.nodes)?;
+        let cluster = spec.folder.join("cluster.db");
+        let id_file = spec.folder.join("id");
+        if !cluster.exists() {
+            let mut init = Command::new(&spec.program);
+            let said = run(init.args(["san", "init"]).arg(&cluster))?;
+            // "cluster ID is made, in PATH"
+            let id = said.split_whitespace().nth(1).unwrap_or_default().to_string();
+            fs::write(&id_file, id).map_err(|e| TargetError::io("write", &id_file, &e))?;
+        }
+        let mut nodes = Vec::new();
+        for (name, number) in spec.nodes.iter().cloned().zip(1..) {
+            let address = addresses(network, number);
+            let config = spec.folder.join(&name).join("node.toml");
+            if !config.exists() {
+                let mut join = Command::new(&spec.program);
+                join.args(["san", "join"]).arg(&cluster).args(["--name", &name, "--folder"]);
+                run(join.arg(spec.folder.join(&name)).args(["--address", &address.to_string()]))?;
+                allow_faults(&config)?;
+            }
+            lies_here(&config, &spec.folder.join(&name))?;
+            let api = Api::new(ApiAddress::Http(SocketAddr::from((address, PORTS[0]))), None);
+            nodes.push(Node {
+                name,
+                api,
+                ip: address.into(),
+                process: None,
+                state: NodeState::Up,
+                by_command: None,
+            });
+        }
+        let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
+        let mut cluster = Cluster { origin: Origin::Started(spec), nodes, id };
+        for index in 0..cluster.nodes.len() {
+            cluster.launch(index)?;
+        }
+        for index in 0..cluster.nodes.len() {
+            cluster.await_answer(index, stop)?;
+            cluster.give_device(index)?;
+        }
+        // Nothing is done to any node yet, whatever was when it ended.
+        cluster.remove_fillers(stop)?;
+        Ok(cluster)
+    }
+
+    /// The process of a node, if it runs.
+    pub fn pid(&self, node: &str) -> Option<u32> {
+        let node = self.nodes.iter().find(|one| one.name == node)?;
+        node.process.as_ref().map(NodeProcess::pid)
+    }
+
+    /// Tells every node that it has started to end, waits, and kills those that do not.
+    pub fn stop(mut self) {
+        let asked = Instant::now();
+        let processes = || self.nodes.iter().filter_map(|node| node.process.as_ref());
+        processes().for_each(NodeProcess::ask_to_stop);
+        for node in &mut self.nodes {
+            if let Some(process) = &mut node.process {
+                process.stop(asked);
+            }
+        }
+    }
+
+    /// Starts a node's process. Nothing is done in a cluster that ran before.
+    pub(crate) fn launch(&mut self, index: usize) -> Result<(), TargetError> {
+        let Origin::Started(spec) = &self.origin else { return Ok(()) };
+        let node = &mut self.nodes[index];
+        let log = spec.folder.join(format!("{}.log", node.name));
+        let config = spec.folder.join(&node.name).join("node.toml");
+        node.process = Some(NodeProcess::start(&spec.program, &config, &log)?);
+        Ok(())
+    }
+
+    /// Gives the cluster a node's device, if it has none yet.
+    fn give_device(&self, index: usize) -> Result<(), TargetError> {
+        let (node, Origin::Started(spec)) = (&self.nodes[index], &self.origin) else { return Ok(()) };
+        if !self.devices(index)?.is_empty() {
+            return Ok(());
+        }
+        let path = spec.folder.join(&node.name).join("device");
+        let add = json!({ "path": path, "create": spec.device.0 });
+        node.api.post::<Value>("/v1/devices", &add).map(drop)
+    }
+}
+
+/// Runs a command to its end. Returns its output.
+fn run(command: &mut Command) -> Result<String, TargetError> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = match output {
+        Ok(output) => output,
+        Err(e) => return Err(TargetError::failed(format!("{command:?} cannot be run: {e}"))),
+    };
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(TargetError::failed(format!(
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    )))
+}
+
+/// Lets a node have faults on purpose.
+fn allow_faults(config: &Path) -> Result<(), TargetError> {
+    let text = fs::read_to_string(config).map_err(|e| TargetError::io("read", config, &e))?;
+    // They have one machine together: none is to spin while another has work.
+    let (none, some) = ("test_faults = false", "test_faults = true\nspin_us = 0");
+    if text.matches(none).count() != 1 {
+        let what = format!("{} does not say \"{none}\" once: it is of another version", config.display());
+        return Err(TargetError::failed(what));
+    }
+    let text = text.replace(none, some);
+    fs::write(config, text).map_err(|e| TargetError::io("write", config, &e))
+}
+
+/// That a node's configuration is of this folder, and not of one that this is a copy of.
+fn lies_here(config: &Path, folder: &Path) -> Result<(), TargetError> {
+    let text = fs::read_to_string(config).map_err(|e| TargetError::io("read", config, &e))?;
+    let folder = std::path::absolute(folder).map_err(|e| TargetError::io("find", folder, &e))?;
+    let named = format!("folder = {:?}", folder.display().to_string());
+    match text.lines().any(|line| line.trim() == named) {
+        true => Ok(()),
+        false => Err(TargetError::usage(format!(
+            "{} is of a cluster in another folder: a run with a cluster cannot be copied or moved. Run the study anew",
+            config.display()
+        ))),
+    }
+}
+
+fn addresses(network: Ipv4Addr, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(network.to_bits() + number)
+}
+
+/// The network of the cluster in this folder: where it was, or an unused one within 127.0.0.0/8.
+fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
+    let file = folder.join("network");
+    if let Ok(text) = fs::read_to_string(&file) {
+        let wrong = |e| TargetError::failed(format!("{} names no network: {e}", file.display()));
+        return text.trim().parse().map_err(wrong);
+    }
+    let first = std::process::id();
+    let candidates = (0..MOST_NETWORKS).map(|n| {
+        let mixed = (first.wrapping_add(n)).wrapping_mul(2_654_435_761) >> 16;
+        Ipv4Addr::new(127, 10 + (mixed % 200) as u8, 1 + ((mixed >> 8) % 250) as u8, 0)
+    });
+    let is_free = |network: &Ipv4Addr| {
+        (1..).zip(nodes).all(|(number, _)| {
+            PORTS.iter().all(|port| TcpListener::bind((addresses(*network, number), *port)).is_ok())
+        })
+    };
+    let network = candidates.into_iter().find(is_free).ok_or_else(|| {
+        TargetError::failed(format!(
+            "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries: does something listen at every \
+             address on one of the ports {PORTS:?}?"
+        ))
+    })?;
+    fs::write(&file, format!("{network}\n")).map_err(|e| TargetError::io("write", &file, &e))?;
+    Ok(network)
+}
