@@ -1,5 +1,6 @@
 //! A cluster of the virtual SAN as a target: made, harmed in every way, healed, found again; and a study's own one.
 
+mod nodes;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -288,4 +289,43 @@ fn loads_go_on_with_a_node_that_is_slow_without_its_device_or_cut_off() {
     for step in report["steps"].as_array().unwrap() {
         assert!(step["errors"] == 0 && step["iops"].as_f64().unwrap() > 0.0, "{step}");
     }
+}
+
+#[test]
+fn a_study_measures_a_cluster_that_runs_already_and_leaves_it_as_it_was() {
+    let cluster = nodes::Cluster::start_with(3, &[], "test_faults = true");
+    cluster.loadline(&[
+        "volume",
+        "create",
+        "of-others",
+        "--size",
+        "16MiB",
+        "--log",
+        "32MiB",
+        "--copies",
+        "2",
+    ]);
+    let folder = folder();
+    let file = folder.path().join("study.toml");
+    let slow = "faults = [{ at = \"1s\", do = { slow-device = { by = \"5ms\" } }, node = \"node-2\" }]";
+    let study = format!(
+        "name = \"running\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n{slow}\n[target]\nsan = {{ api = \"{}:7400\", log = \"32MiB\" }}\n\
+         [fleet]\nnodes = 3\ndisk_size = \"32MiB\"\n[phases]\nwarm_up = \"0s\"\nmeasure = \"3s\"\ncool_down = \"0s\"\n[run]\nrepeats = 1\n\
+         verify = true\n",
+        cluster.address(3)
+    );
+    std::fs::write(&file, study).unwrap();
+    let out = folder.path().join("run");
+    let said = run(["run", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let step = std::fs::read_dir(out.join("steps")).unwrap().flatten().next().expect("it is complete").path();
+    let step: Value = serde_json::from_slice(&std::fs::read(step.join("result.json")).unwrap()).unwrap();
+    assert!(step["timeline"]["events"][0]["failed"].is_null(), "{}", step["timeline"]);
+    assert!(step["verify"]["bad"].is_null() || step["verify"]["bad"] == 0, "{}", step["verify"]);
+    assert_eq!(step["workers"].as_array().unwrap().len(), 3);
+    let status: Value = serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).unwrap();
+    let volumes: Vec<&str> =
+        status["volumes"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(volumes, ["of-others"]);
+    assert!(!out.join("cluster").exists(), "it starts no cluster");
 }

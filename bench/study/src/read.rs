@@ -191,7 +191,12 @@ mod tests {
     #[test]
     fn a_key_that_several_tables_have_is_sent_to_none_that_is_wrong() {
         for (text, place, says, never) in [
-            ("[target.san]\nsize = \"3GiB\"", "3:1: ", "(copies, least, stripes, log, access, api, access_file, commands, commands_here, command_limit)", "belongs in"),
+            (
+                "[target.san]\nsize = \"3GiB\"",
+                "3:1: ",
+                "(copies, least, stripes, log, access, api, access_file, commands, commands_here, command_limit)",
+                "belongs in",
+            ),
             (
                 "[[fleet.node]]\naddress = \"a\"",
                 "3:1: ",
@@ -299,7 +304,10 @@ mod tests {
             ("[[profile]]\npattern = \"rand\"", "did you mean \"random\"?"),
             ("[[profile]]\npattern = { mixed = 3 }", "3:21: 3 stands where a table is needed"),
             ("[[profile]]\ndata = \"compressible\"", "3:8: a name alone stands where a table is needed"),
-            ("[target]\nsan = true", "3:7: true stands where a table is needed (keys: access, access_file, api"),
+            (
+                "[target]\nsan = true",
+                "3:7: true stands where a table is needed (keys: access, access_file, api",
+            ),
             ("faults = [\"x\"]", "the text \"x\" stands where a table is needed (keys: at, do"),
         ] {
             let message = message(&format!("name = \"s\"\n{text}\n"));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use loadline_san_client::ApiAddress;
+use loadline_api_client::ApiAddress;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -47,7 +47,7 @@ pub use error::TargetError;
 pub use external::{External, ExternalSpec};
 pub use fault::{Fault, FaultKind};
 pub use health::Health;
-pub use loadline_san_client::ApiAddress;
+pub use loadline_api_client::ApiAddress;
 pub use node_commands::NodeCommands;
 pub use prompt::terminal_prompt;
 pub use running::{FoundCluster, RunningSpec};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use loadline_api_client::ApiAddress;
 use loadline_base::units::ByteSize;
-use loadline_san_client::ApiAddress;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Status};

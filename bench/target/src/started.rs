@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use loadline_api_client::ApiAddress;
 use loadline_base::units::ByteSize;
-use loadline_san_client::ApiAddress;
 use serde_json::{Value, json};
 
 use crate::api::Api;

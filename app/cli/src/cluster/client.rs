@@ -10,7 +10,7 @@ use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use loadline_san_client::ApiAddress;
+pub(crate) use loadline_api_client::ApiAddress;
 
 use crate::output::print_error;
 use crate::process::exit::Exit;
