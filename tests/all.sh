@@ -20,6 +20,8 @@ san/sim/tests/seeds
 waits='
 tests/identity
 tests/service
+tests/ssh
+tests/ssh_san
 tests/witness
 '
 
