@@ -291,6 +291,31 @@ fn loads_go_on_with_a_node_that_is_slow_without_its_device_or_cut_off() {
     }
 }
 
+/// A study of volumes of two copies in a cluster that runs already.
+fn running_study(cluster: &nodes::Cluster, more: &str, run: &str) -> String {
+    format!(
+        "name = \"running\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n{more}\n[target]\nsan = {{ api = \"{}:7400\", log = \"32MiB\" }}\n\
+         [fleet]\nnodes = 3\ndisk_size = \"32MiB\"\n[phases]\nwarm_up = \"0s\"\nmeasure = \"3s\"\ncool_down = \"0s\"\n[run]\n{run}\n",
+        cluster.address(3)
+    )
+}
+
+/// The results of a run's complete steps, in their order.
+fn results(run: &Path) -> Vec<Value> {
+    let mut steps: Vec<_> =
+        std::fs::read_dir(run.join("steps")).unwrap().flatten().map(|step| step.path()).collect();
+    steps.sort();
+    let files = steps.iter().map(|step| step.join("result.json")).filter(|file| file.exists());
+    files.map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()).collect()
+}
+
+fn volumes_of(cluster: &nodes::Cluster) -> Vec<(String, String)> {
+    let status: Value = serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let volumes = status["volumes"].as_array().unwrap();
+    volumes.iter().map(|one| (text(&one["name"]), text(&one["owner"]))).collect()
+}
+
 #[test]
 fn a_study_measures_a_cluster_that_runs_already_and_leaves_it_as_it_was() {
     let cluster = nodes::Cluster::start_with(3, &[], "test_faults = true");
@@ -308,24 +333,52 @@ fn a_study_measures_a_cluster_that_runs_already_and_leaves_it_as_it_was() {
     let folder = folder();
     let file = folder.path().join("study.toml");
     let slow = "faults = [{ at = \"1s\", do = { slow-device = { by = \"5ms\" } }, node = \"node-2\" }]";
-    let study = format!(
-        "name = \"running\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n{slow}\n[target]\nsan = {{ api = \"{}:7400\", log = \"32MiB\" }}\n\
-         [fleet]\nnodes = 3\ndisk_size = \"32MiB\"\n[phases]\nwarm_up = \"0s\"\nmeasure = \"3s\"\ncool_down = \"0s\"\n[run]\nrepeats = 1\n\
-         verify = true\n",
-        cluster.address(3)
-    );
-    std::fs::write(&file, study).unwrap();
+    std::fs::write(&file, running_study(&cluster, slow, "repeats = 1\nverify = true")).unwrap();
     let out = folder.path().join("run");
     let said = run(["run", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    let step = std::fs::read_dir(out.join("steps")).unwrap().flatten().next().expect("it is complete").path();
-    let step: Value = serde_json::from_slice(&std::fs::read(step.join("result.json")).unwrap()).unwrap();
+    let step = &results(&out)[0];
     assert!(step["timeline"]["events"][0]["failed"].is_null(), "{}", step["timeline"]);
     assert!(step["verify"]["bad"].is_null() || step["verify"]["bad"] == 0, "{}", step["verify"]);
     assert_eq!(step["workers"].as_array().unwrap().len(), 3);
-    let status: Value = serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).unwrap();
-    let volumes: Vec<&str> =
-        status["volumes"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert_eq!(volumes, ["of-others"]);
+    let left: Vec<String> = volumes_of(&cluster).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(left, ["of-others"]);
     assert!(!out.join("cluster").exists(), "it starts no cluster");
+
+    volumes_that_others_move_or_remove(&cluster, folder.path());
+}
+
+/// Starts a run, and returns it with one of its volumes when its first step is complete.
+fn begun(cluster: &nodes::Cluster, study: &Path, out: &Path) -> (Child, String) {
+    let child = start(["run", study.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let events = || std::fs::read_to_string(out.join("events.jsonl")).unwrap_or_default();
+    eventually("a step is complete", LIMIT, || events().contains("step_complete"));
+    let volumes = volumes_of(cluster);
+    let (name, _) = volumes.iter().find(|(_, owner)| owner == "node-1").expect("one is there");
+    (child, name.clone())
+}
+
+/// A volume of the run that someone moves is moved back before the next step; without one that someone removed the run ends.
+fn volumes_that_others_move_or_remove(cluster: &nodes::Cluster, folder: &Path) {
+    let file = folder.join("three.toml");
+    std::fs::write(&file, running_study(cluster, "", "repeats = 3")).unwrap();
+    let out = folder.join("moved");
+    let (child, name) = begun(cluster, &file, &out);
+    cluster.loadline(&["volume", "attach", &name, "--node", "node-2"]);
+    let said = finish(child, LIMIT);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let last = &results(&out)[2];
+    assert!(
+        last["workers"].as_array().unwrap().iter().all(|one| one["lost"].is_null()),
+        "{}",
+        last["workers"]
+    );
+    assert_eq!(last["figures"]["errors"], 0);
+
+    let out = folder.join("removed");
+    let (child, name) = begun(cluster, &file, &out);
+    cluster.loadline(&["volume", "detach", &name, "--force"]);
+    cluster.loadline(&["volume", "delete", &name, "--confirm", &name]);
+    let said = finish(child, LIMIT);
+    said.refused(1, &[&name, "was removed by someone else"]);
 }

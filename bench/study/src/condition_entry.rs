@@ -1,8 +1,9 @@
 //! What a run has its cluster do: make the disks and remove them, and lead it from condition to condition.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_fleet::{WorkerInfo, or_stop};
+use loadline_load::error::ErrorKind;
 use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::conditions::resting;
@@ -38,8 +39,8 @@ impl<W: Workers> Runner<'_, W> {
         let folder = &self.owned.folder;
         let workers = &folder.manifest.workers;
         let made = harness.volumes(&folder.manifest, &folder.plan, workers, 0, &mut self.stop).await?;
-        (self.volumes, self.places) = (made.volumes, made.places);
-        if made.any_new {
+        (self.volumes, self.places, self.owners) = (made.volumes, made.places, made.owners);
+        if made.new.is_some() {
             // The cluster of a run that is resumed was removed: what its disks held, and what the journals have of it, is
             // gone.
             let _ = std::fs::remove_dir_all(folder.path().join("verify"));
@@ -93,7 +94,35 @@ impl<W: Workers> Runner<'_, W> {
         if step.unaligned_percent != self.unaligned_percent {
             self.place(step.unaligned_percent, step.condition.as_ref()).await?;
         }
-        Ok(())
+        self.follow_owners(step).await
+    }
+
+    /// In a cluster that ran before, volumes also move without the run: a host starts again, a person moves them. Then they are moved
+    /// back where that can be done; where not, the run goes on, and the workers that cannot reach their volumes are lost for the step.
+    async fn follow_owners(&mut self, step: &Step) -> Result<(), StudyError> {
+        let is_running = self.owned.folder.manifest.study.running_cluster().is_some();
+        let Some(harness) = self.harness.as_ref().filter(|_| is_running) else { return Ok(()) };
+        let owners = harness.owners(&mut self.stop).await?;
+        let is_moved = |(name, owner): (&String, &String)| {
+            owners.get(name).is_none_or(|now| now.as_ref() != Some(owner))
+        };
+        if owners.is_empty() || !self.owners.iter().any(is_moved) {
+            return Ok(());
+        }
+        match self.place(step.unaligned_percent, step.condition.as_ref()).await {
+            Err(error) if error.kind == ErrorKind::Failed && self.is_all_there(&owners) => {
+                let notice =
+                    format!("volumes of the run have moved, and do not come back: {}", error.message);
+                self.shared.lock().show(Update::Notice(&notice));
+                Ok(())
+            }
+            placed => placed,
+        }
+    }
+
+    /// Whether the cluster still has all volumes that the workers use.
+    fn is_all_there(&self, owners: &BTreeMap<String, Option<String>>) -> bool {
+        self.owners.keys().all(|name| owners.contains_key(name))
     }
 
     /// Has the cluster serve each worker's volumes at its node, and of so many percent of the workers at another one.
@@ -109,7 +138,14 @@ impl<W: Workers> Runner<'_, W> {
         let at_work = |worker: &&WorkerInfo| !resting.contains(worker.node.as_str());
         let workers: Vec<WorkerInfo> = manifest.workers.iter().filter(at_work).cloned().collect();
         let placed = harness.volumes(manifest, plan, &workers, unaligned_percent, &mut self.stop).await?;
-        (self.volumes, self.places) = (placed.volumes, placed.places);
+        if let Some(name) = placed.new {
+            // Nothing is written to the new one, and journals tell of what was on the old one.
+            return Err(StudyError::failed(format!(
+                "the volume {name} of the run was removed by someone else while the run went on, and is made anew, empty: run the study \
+                 anew"
+            )));
+        }
+        (self.volumes, self.places, self.owners) = (placed.volumes, placed.places, placed.owners);
         self.unaligned_percent = unaligned_percent;
         Ok(())
     }

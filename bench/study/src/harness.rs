@@ -1,7 +1,7 @@
 //! The storage that a study controls, its own cluster or external storage, on a thread of its own: calls to the storage
 //! block that thread, and a study that is stopped does not wait for them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,10 @@ impl Harness {
                     true => cluster.placed_away(&volume, leave)?,
                     false => cluster.placed(&volume, leave)?,
                 };
-                made.any_new |= disk.is_new;
+                if disk.is_new {
+                    made.new = Some(volume.name.clone());
+                }
+                made.owners.insert(volume.name.clone(), owner.clone());
                 let mut is_at_owner = true;
                 if are_hosts {
                     let places = made.places.entry(policy.clone()).or_default();
@@ -206,6 +209,17 @@ impl Harness {
     pub(crate) async fn heal_all(&self) -> Result<(), StudyError> {
         let (_never, mut stop) = watch::channel(false);
         Ok(self.call(&mut stop, |storage, leave| storage.heal(leave)).await??)
+    }
+
+    /// The node that owns each volume of the cluster, if it has an owner; empty if no node answers now, or of external storage.
+    pub(crate) async fn owners(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<BTreeMap<String, Option<String>>, StudyError> {
+        let owners = self.call(stop, |storage, _| {
+            Ok(storage.own().and_then(|cluster| cluster.owners().ok()).unwrap_or_default())
+        });
+        Ok(owners.await??)
     }
 
     /// Removes volumes of the run from a cluster that ran before, once all faults are undone.

@@ -61,6 +61,8 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) volumes: Volumes,
     /// The node on whose host each worker is to run, of a fleet of hosts.
     pub(crate) places: Places,
+    /// The node that owns each volume.
+    pub(crate) owners: BTreeMap<String, String>,
     /// Percent of the workers that are apart from their volumes now.
     pub(crate) unaligned_percent: u8,
     /// The repeat and the condition in which its cluster is, by the condition's place.
@@ -90,6 +92,7 @@ impl<'a, W> Runner<'a, W> {
             harness: None,
             volumes: Volumes::new(),
             places: Places::new(),
+            owners: BTreeMap::new(),
             unaligned_percent: 0,
             entered: None,
             out_of_turn: false,

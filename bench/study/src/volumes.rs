@@ -22,8 +22,10 @@ pub(crate) type Places = BTreeMap<Option<Name>, BTreeMap<WorkerId, String>>;
 pub(crate) struct MadeVolumes {
     pub(crate) volumes: Volumes,
     pub(crate) places: Places,
-    /// Whether one of the volumes did not exist before.
-    pub(crate) any_new: bool,
+    /// The node that owns each volume.
+    pub(crate) owners: BTreeMap<String, String>,
+    /// The name of a volume that did not exist before; `None` if all did.
+    pub(crate) new: Option<String>,
 }
 
 /// The workers that are apart from their volumes, spread evenly over all of them.

@@ -1,6 +1,7 @@
 //! A cluster of the virtual SAN: given volumes, asked how it is. Where it comes from is in `started` and `running`, what is done to
 //! its nodes in `harm`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -134,6 +135,12 @@ impl Cluster {
         let local = used.vhost_user().ok_or_else(|| missing("vhost-user-blk"))?;
         let nbd = used.nbd().ok_or_else(|| missing("NBD"))?;
         Ok(Disk { local: target(format!("vhost-user:{local}"))?, nbd: target(nbd.into())?, is_new })
+    }
+
+    /// The node that owns each volume, if it has an owner.
+    pub fn owners(&self) -> Result<BTreeMap<String, Option<String>>, TargetError> {
+        let volumes = self.alive()?.status()?.volumes;
+        Ok(volumes.into_iter().map(|volume| (volume.name, volume.owner)).collect())
     }
 
     /// How well it is, as a node that answers sees it.
