@@ -167,6 +167,7 @@ fn an_interrupted_run(hosts: &ssh_hosts::Hosts, san: &San) {
 /// What is wrong is said before anything is made.
 fn refusals(hosts: &ssh_hosts::Hosts, san: &San) {
     let plain = study(san, "", "", "1s");
+    is_measured(&hosts.run(&["doctor", "--study", &hosts.study(&plain)]));
     let plan = |text: &str| hosts.run(&["run", &hosts.study(text), "--plan"]);
     plan(&plain.replace("name = \"h2\"", "name = \"x2\"")).refused(2, &["has no node x2", "h1, h2, h3, h4"]);
     plan(&plain.replace("\"32MiB\"\n[[", "\"900GiB\"\n[[")).refused(2, &["too little space in the cluster"]);
