@@ -80,7 +80,11 @@ impl Storage {
         let own = plan.cluster.map(|cluster| cluster.nodes);
         Storage {
             nodes: own.or(named).filter(|nodes| *nodes > 0),
-            refused: own.and_then(|_| own_storage(&manifest.storage)),
+            refused: match own {
+                Some(_) if plan.starts_cluster() => own_storage(&manifest.storage),
+                Some(_) => Some("the run does not know the devices of a cluster that ran before it".into()),
+                None => None,
+            },
             harmed: harmed(&manifest.study.condition),
             disk: plan.disk_size.map(|size| size.0),
             disks_per_worker: plan.fleet.disks_per_worker,
