@@ -17,25 +17,28 @@ fn count(text: &str, part: &str) -> usize {
     text.matches(part).count()
 }
 
-/// The longest time in which no write was acknowledged while something else is done.
-fn longest_pause(writers: &Writers, during: impl FnOnce()) -> Duration {
-    let (done, stop) = (writers.done(), Arc::new(AtomicBool::new(false)));
-    let until = stop.clone();
-    let watch = std::thread::spawn(move || {
-        let (mut last, mut at, mut longest) = (0, Instant::now(), Duration::ZERO);
-        while !until.load(Ordering::Relaxed) {
-            let now = done.load(Ordering::Relaxed);
-            if now != last {
-                longest = longest.max(at.elapsed());
-                (last, at) = (now, Instant::now());
+/// The longest time in which no write of each volume was acknowledged while something else is done.
+fn longest_pauses(writers: &[Writers], during: impl FnOnce()) -> Vec<Duration> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let watch = |writers: &Writers| {
+        let (done, until) = (writers.done(), stop.clone());
+        std::thread::spawn(move || {
+            let (mut last, mut at, mut longest) = (0, Instant::now(), Duration::ZERO);
+            while !until.load(Ordering::Relaxed) {
+                let now = done.load(Ordering::Relaxed);
+                if now != last {
+                    longest = longest.max(at.elapsed());
+                    (last, at) = (now, Instant::now());
+                }
+                std::thread::sleep(Duration::from_millis(1));
             }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        longest.max(at.elapsed())
-    });
+            longest.max(at.elapsed())
+        })
+    };
+    let watches: Vec<_> = writers.iter().map(watch).collect();
     during();
     stop.store(true, Ordering::Relaxed);
-    watch.join().expect("it only counts")
+    watches.into_iter().map(|watch| watch.join().expect("it only counts")).collect()
 }
 
 #[test]
@@ -52,7 +55,7 @@ fn a_node_that_is_stopped_hands_its_volumes_over_and_no_client_waits_for_leases(
         volumes.iter().map(|name| Writers::start(&cluster.addresses(), name, 2, stop.clone())).collect();
     writers.iter().for_each(|writers| writers.wait_for(200));
     let begun = Instant::now();
-    let pause = longest_pause(&writers[0], || {
+    let pause = longest_pauses(&writers[..1], || {
         cluster.signal(1, "TERM");
         cluster.wait_until_gone(1);
         writers.iter().for_each(|writers| writers.wait_for(200));
@@ -73,24 +76,29 @@ fn a_node_that_is_stopped_hands_its_volumes_over_and_no_client_waits_for_leases(
 
 #[test]
 fn all_nodes_are_restarted_one_after_the_other_and_no_write_is_lost() {
-    let cluster = Cluster::start_with(3, &["--lease", LEASE], "");
-    for node in ["node-1", "node-2", "node-3"] {
+    let cluster = Cluster::start_with(4, &["--lease", LEASE], "");
+    for node in ["node-1", "node-2", "node-3", "node-4"] {
         let name = format!("of-{node}");
         cluster.loadline(&["volume", "create", &name, "--size", "32MiB", "--copies", "3", "--at", node]);
         cluster.loadline(&["volume", "attach", &name, "--node", node]);
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let volumes = ["of-node-1", "of-node-2", "of-node-3"];
+    let volumes = ["of-node-1", "of-node-2", "of-node-3", "of-node-4"];
     let writers: Vec<Writers> =
         volumes.iter().map(|name| Writers::start(&cluster.addresses(), name, 2, stop.clone())).collect();
     writers.iter().for_each(|writers| writers.wait_for(200));
     let mut printed = String::new();
-    let pause = longest_pause(&writers[0], || printed = cluster.loadline(&["node", "restart", "--all"]));
-    println!("{pause:?} without a write: {printed}");
-    assert!(printed.contains("3 nodes were restarted, one after the other"), "{printed}");
-    for (node, name) in (1..=3).zip(volumes) {
+    let pauses = longest_pauses(&writers, || printed = cluster.loadline(&["node", "restart", "--all"]));
+    println!("{pauses:?} without a write of each volume: {printed}");
+    assert!(
+        pauses.iter().all(|pause| *pause < Duration::from_secs(2)),
+        "{pauses:?}: nobody waits for a lease to run out"
+    );
+    assert!(printed.contains("4 nodes were restarted, one after the other"), "{printed}");
+    for (node, name) in (1..=4).zip(volumes) {
         let log = cluster.log(node);
         assert_eq!(count(&log, "1 volume was handed over"), 1, "{log}");
+        log.lines().filter(|line| line.contains("handed over in")).for_each(|line| println!("{node}: {line}"));
         assert_eq!(cluster.owner(name), node, "it is attached there again");
     }
     writers.iter().for_each(|writers| writers.wait_for(200));
