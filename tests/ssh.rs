@@ -274,6 +274,31 @@ fn ctrl_c_during_the_copy_of_the_program_leaves_no_half_of_it() {
 }
 
 #[test]
+fn copies_of_the_program_are_shown_with_their_hosts_and_only_where_there_are_any() {
+    let Some(hosts) = hosts() else { return };
+    let study = long(&hosts, &["slow"], 1);
+    let (shown, go) = (hosts.folder.join(hosts.name("shown")), hosts.folder.join("go"));
+    for command in [["run", &study, "--plan"], ["doctor", "--study", &study]] {
+        let _ = fs::remove_file(&go);
+        let _ = fs::remove_dir_all(hosts.folder.join("slow"));
+        let child = hosts.loadline(&command).stderr(fs::File::create(&shown).unwrap()).spawn().unwrap();
+        let read = || fs::read_to_string(&shown).unwrap();
+        let goes_on = |line: &str| {
+            line.starts_with("copying the program to slow: ")
+                && line.ends_with(" left")
+                && line.contains(" MiB, ")
+        };
+        eventually("the copy is shown", LIMIT, || read().lines().any(goes_on));
+        fs::write(&go, "").unwrap();
+        let said = finish(child, LIMIT);
+        assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, read());
+        assert!(read().contains("copied the program to slow ("), "{}", read());
+        let again = hosts.run(&command);
+        assert!(matches!(again.code, Some(0 | 3)) && !again.err.contains("the program to"), "{}", again.err);
+    }
+}
+
+#[test]
 fn a_host_that_reboots_is_named_and_the_run_goes_on_and_takes_it_back() {
     let Some(hosts) = hosts() else { return };
     let files: Vec<PathBuf> = [3, 4].iter().map(|host| disk(&hosts, *host, 4)).collect();

@@ -114,6 +114,12 @@ impl Hosts {
         );
         let full = format!("trap \"\" XFSZ; ulimit -f 100; export XDG_CACHE_HOME={}", at("full"));
         self.serve(1, "full", 2206, &format!("ForceCommand {full}; eval \"$SSH_ORIGINAL_COMMAND\"\n"));
+        // A host of its own cache, whose line takes little until the file `go` is there.
+        let slow = format!("export XDG_CACHE_HOME={}", at("slow"));
+        let line =
+            format!("dd bs=64k count=16 2>/dev/null; until [ -e {} ]; do sleep 0.1; done; cat", at("go"));
+        let line = format!("ForceCommand {slow}; {{ {line}; }} | eval \"$SSH_ORIGINAL_COMMAND\"\n");
+        self.serve(1, "slow", 2207, &line);
         for (name, port) in [
             ("password", 2201),
             ("talks", 2202),
@@ -121,6 +127,7 @@ impl Hosts {
             ("no-forward", 2204),
             ("other-machine", 2205),
             ("full", 2206),
+            ("slow", 2207),
             ("closed", 2299),
         ] {
             config += &format!("Host {name}\n  HostName {}\n  Port {port}\n  HostKeyAlias {0}\n", address(1));

@@ -12,11 +12,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use loadline_base::clock::Nanos;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{MESSAGES_WAITING, WorkerConnection, accept};
+use crate::copies::{ProgramCopies, shown_while};
 use crate::error::FleetError;
 use crate::event::{FleetEvent, Loss, LossReason};
 use crate::event_queue::EventQueue;
@@ -141,17 +142,21 @@ impl Controller {
 
     /// Prepares the hosts of the workers that the fleet launches. None of them runs yet.
     pub(crate) async fn prepare_launcher(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
+        let (copies, copied) = watch::channel(ProgramCopies::default());
         let context = LaunchContext {
             controller: self.address,
             token: self.token.clone(),
             program: spec.program.clone(),
+            copies,
             log_dir: spec.worker_log_dir.clone(),
             host_ip: None,
             goes_on_without: spec.goes_on_without,
         };
+        let prepare = self.launcher.prepare(context);
+        let show = |copies| self.events.emit(FleetEvent::Copying(copies));
         // It may copy programs, for minutes.
         let prepared = tokio::select! {
-            prepared = self.launcher.prepare(context) => prepared?,
+            prepared = shown_while(prepare, copied, show) => prepared?,
             () = gone(&mut self.alive) => return Err(FleetError::interrupted()),
         };
         for LaunchedWorker { id, node } in prepared {

@@ -7,6 +7,7 @@ use loadline_measure::summary::LatencySummary;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::copies::ProgramCopies;
 use crate::identity::{WorkerId, WorkerInfo};
 
 /// Takes the fleet's events, in their order, on a thread of its own: it may block (a slow disk under the run's
@@ -90,6 +91,9 @@ pub enum FleetEvent {
         /// Where: what a worker is given with `--join`, unless it reaches this host by another address.
         address: std::net::SocketAddr,
     },
+    /// The program is copied to hosts. It is for watching, and is not recorded.
+    #[serde(skip)]
+    Copying(ProgramCopies),
     /// A worker joined for the first time.
     Joined {
         /// The worker.

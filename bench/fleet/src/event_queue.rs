@@ -70,6 +70,7 @@ impl EventQueue {
             FleetEvent::Interval { .. }
                 | FleetEvent::HostSecond { .. }
                 | FleetEvent::Progress { .. }
+                | FleetEvent::Copying(_)
                 | FleetEvent::Second(_)
                 | FleetEvent::Rejected { .. }
         );

@@ -18,8 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::copies::ProgramCopies;
 use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
@@ -117,6 +119,8 @@ pub(crate) struct LaunchContext {
     pub(crate) token: Arc<str>,
     /// The `loadline` program of this machine.
     pub(crate) program: PathBuf,
+    /// Where copies of the program to hosts are reported.
+    pub(crate) copies: watch::Sender<ProgramCopies>,
     /// A folder of this machine for what workers print, one file each.
     pub(crate) log_dir: Option<PathBuf>,
     /// The address at which other hosts reach the hosts of the workers, if their connections to the controller do not say it.
@@ -192,6 +196,7 @@ pub(crate) trait Launcher {
     async fn inspect(
         &mut self,
         _program: PathBuf,
+        _copies: watch::Sender<ProgramCopies>,
         _questions: BTreeMap<String, HostQuestion>,
     ) -> BTreeMap<String, Result<HostAnswer, FleetError>> {
         BTreeMap::new()
@@ -294,9 +299,10 @@ macro_rules! kinds {
             async fn inspect(
                 &mut self,
                 program: PathBuf,
+                copies: watch::Sender<ProgramCopies>,
                 questions: BTreeMap<String, HostQuestion>,
             ) -> BTreeMap<String, Result<HostAnswer, FleetError>> {
-                match self { $(AnyLauncher::$kind(launcher) => launcher.inspect(program, questions).await,)+ }
+                match self { $(AnyLauncher::$kind(launcher) => launcher.inspect(program, copies, questions).await,)+ }
             }
         }
     };

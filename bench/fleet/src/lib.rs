@@ -14,6 +14,7 @@
 //! | [`identity`], [`node`] | names of workers, nodes |
 //! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
 //! | [`event`] | what a fleet reports while it works |
+//! | `copies` | how far the copies of the program to hosts are |
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
@@ -28,6 +29,7 @@ mod cgroup;
 pub mod clock_offset;
 mod connection;
 mod controller;
+mod copies;
 pub mod cpus;
 pub mod error;
 pub mod event;
@@ -63,6 +65,7 @@ mod unauthenticated;
 pub mod wire;
 pub mod worker;
 
+pub use copies::{ProgramCopies, ProgramCopy};
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
-use loadline_fleet::{DiskQuestion, FleetKind, HostAnswer, HostQuestion, inspect_hosts};
+use loadline_fleet::{DiskQuestion, FleetEvent, FleetKind, HostAnswer, HostQuestion, inspect_hosts};
 use loadline_load::Target;
 
 use crate::check::{Device, HostFound, PlanCheck, RunPlace, human, needs_permission, way};
@@ -14,6 +14,7 @@ use crate::error::StudyError;
 use crate::file::Study;
 use crate::plan::Plan;
 use crate::planned_step::Step;
+use crate::progress::{Progress, Update};
 
 /// A disk of a node, the loads on it, and whether they write.
 struct Wanted<'a> {
@@ -23,8 +24,14 @@ struct Wanted<'a> {
 }
 
 /// Asks the hosts of the plan's fleet, all at once, and adds what they answer to `found`. Does nothing for a fleet whose workers are on
-/// this machine or join. Dropping the future ends what it began.
-pub async fn check_hosts(study: &Study, plan: &Plan, place: &RunPlace<'_>, found: &mut PlanCheck) {
+/// this machine or join. `progress` shows copies of the program to hosts. Dropping the future ends what it began.
+pub async fn check_hosts(
+    study: &Study,
+    plan: &Plan,
+    place: &RunPlace<'_>,
+    found: &mut PlanCheck,
+    progress: &mut dyn Progress,
+) {
     if plan.fleet.placement.runs_here() || !plan.fleet.has_known_workers() {
         return;
     }
@@ -51,7 +58,8 @@ pub async fn check_hosts(study: &Study, plan: &Plan, place: &RunPlace<'_>, found
         questions.insert(node.name.clone(), question);
         wanted.insert(&node.name, disks);
     }
-    let mut answers = inspect_hosts(&plan.fleet.spec(), questions.clone()).await;
+    let show = |copies| progress.update(Update::Fleet(&FleetEvent::Copying(copies)));
+    let mut answers = inspect_hosts(&plan.fleet.spec(), questions.clone(), show).await;
     // Which disk has which name, by the system and the disk's own identity.
     let mut seen: BTreeMap<(String, (u64, u64)), String> = BTreeMap::new();
     for node in &study.fleet.node {

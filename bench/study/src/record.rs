@@ -200,6 +200,10 @@ impl Recorder {
                 });
                 return Ok(());
             }
+            FleetEvent::Copying(_) => {
+                self.progress.update(Update::Fleet(event));
+                return Ok(());
+            }
             FleetEvent::Starting { unix_ms, .. } => {
                 self.progress.update(Update::Fleet(event));
                 self.announced = self.settling.is_none();

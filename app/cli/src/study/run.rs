@@ -1,5 +1,6 @@
 //! `loadline run`: a study, planned, run, resumed.
 
+mod copies;
 mod gate;
 mod plan;
 pub(crate) mod progress;
@@ -161,7 +162,8 @@ fn checked(
     let runtime = runtime.map_err(|e| StudyError::failed(format!("cannot start: {e}")))?;
     runtime.block_on(async {
         let mut stopped = watched(Arc::clone(stop));
-        or_stop(&mut stopped, check_hosts(study, plan, place, &mut found)).await
+        let mut shown = progress::on_stderr();
+        or_stop(&mut stopped, check_hosts(study, plan, place, &mut found, &mut *shown)).await
     })?;
     Ok(found)
 }

@@ -18,12 +18,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     CpuShare, FleetKind, FleetOptions, LaunchContext, LaunchedWorker, Launcher, OpenPlaces, WorkerExit,
 };
+use crate::copies::ProgramCopies;
 use crate::error::{ErrorKind, FleetError};
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
@@ -169,7 +170,7 @@ impl SshLauncher {
 
 impl Launcher for SshLauncher {
     async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
-        let programs = Programs::new(context.program.clone());
+        let programs = Programs::new(context.program.clone(), context.copies.clone());
         let mut workers = Vec::new();
         let mut answers = Vec::new();
         for node in &self.fleet.nodes {
@@ -279,9 +280,10 @@ impl Launcher for SshLauncher {
     async fn inspect(
         &mut self,
         program: PathBuf,
+        copies: watch::Sender<ProgramCopies>,
         questions: BTreeMap<String, HostQuestion>,
     ) -> BTreeMap<String, Result<HostAnswer, FleetError>> {
-        let programs = Programs::new(program);
+        let programs = Programs::new(program, copies);
         let mut answers = Vec::new();
         for (node, question) in questions {
             let Some(spec) = self.fleet.nodes.iter().find(|spec| spec.name == node) else { continue };

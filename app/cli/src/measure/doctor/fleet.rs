@@ -16,6 +16,7 @@ use loadline_study::StudyError;
 use loadline_study::file::FleetSection;
 use loadline_study::fleet::ResolvedFleet;
 use loadline_study::inventory::nodes;
+use loadline_study::progress::Update;
 use loadline_study::read::read;
 use tokio::sync::watch;
 
@@ -180,7 +181,15 @@ impl Losses {
     /// `waits`: the token, and for how many workers the fleet waits.
     fn sink(&self, waits: Option<(String, u32)>) -> EventSink {
         let lost = self.clone();
+        // Only while copies go on: its bar would mix with the lines of other events.
+        let mut copying = None;
         Box::new(move |event| match event {
+            FleetEvent::Copying(ref copies) => {
+                copying.get_or_insert_with(progress::on_stderr).update(Update::Fleet(&event));
+                if copies.are_complete() {
+                    copying = None;
+                }
+            }
             FleetEvent::Listening { address } => {
                 if let Some((token, workers)) = &waits {
                     eprint_line!("{}", progress::waiting(address, token, *workers));

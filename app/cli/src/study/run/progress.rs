@@ -6,20 +6,23 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use loadline_base::units::TimeSpan;
-use loadline_fleet::{FleetEvent, LiveSecond, LossReason};
+use loadline_fleet::{FleetEvent, LiveSecond, LossReason, ProgramCopies};
 use loadline_measure::interval::Phase;
 use loadline_study::folder::result::StepResult;
 use loadline_study::plan::Plan;
 use loadline_study::progress::{Progress, Update};
 
+use super::copies;
 use crate::output::eprint_line;
 use crate::output::text;
 
 /// Without a terminal, a line so often while a phase lasts.
 const EVERY: Duration = Duration::from_secs(10);
+/// Without a terminal, copies of the program are named when they have taken so long.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Shows a run on standard error.
-pub(super) fn on_stderr() -> Box<dyn Progress> {
+pub(crate) fn on_stderr() -> Box<dyn Progress> {
     if !std::io::stderr().is_terminal() {
         return Box::new(Shown::new(Screen::Lines { last: Instant::now() }));
     }
@@ -65,6 +68,8 @@ struct Shown {
     beside: Beside,
     live: String,
     joined: usize,
+    /// Whether a line has named the copies of the program that go on.
+    copies_named: bool,
 }
 
 impl Shown {
@@ -79,6 +84,7 @@ impl Shown {
             beside: Beside::default(),
             live: String::new(),
             joined: 0,
+            copies_named: false,
         }
     }
 
@@ -167,6 +173,7 @@ impl Shown {
 
     fn fleet(&mut self, event: &FleetEvent) {
         match event {
+            FleetEvent::Copying(copies) => self.copying(copies),
             FleetEvent::Joined { worker } => {
                 self.joined += 1;
                 let text = format!("worker {} of {} joined ({} so far)", worker.id, worker.host, self.joined);
@@ -203,6 +210,26 @@ impl Shown {
             }
             _ => {}
         }
+    }
+
+    fn copying(&mut self, copies: &ProgramCopies) {
+        if copies.are_complete() {
+            self.copies_named = false;
+            if let Some(line) = copies::complete(copies) {
+                self.line(&line);
+            }
+            return;
+        }
+        let (sent, total) = copies::bytes(copies);
+        let text = copies::going_on(copies);
+        if let Screen::Lines { .. } = self.screen
+            && !self.copies_named
+            && copies::longest(copies) >= SOON
+        {
+            self.copies_named = true;
+            return self.line(&text);
+        }
+        self.passing(sent, total, &text);
     }
 
     fn complete(&mut self, result: &StepResult) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use loadline_load::examine;
 use loadline_load::target::free_space;
 use nix::sys::signal::SigSet;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::messages::{
@@ -118,6 +118,7 @@ impl<'a> Agent<'a> {
                     controller,
                     token: token.into(),
                     program: PathBuf::from("/proc/self/exe"),
+                    copies: watch::Sender::default(),
                     log_dir: None,
                     host_ip: ssh_connection(2).filter(|_| controller.ip().is_loopback()),
                     goes_on_without: false,

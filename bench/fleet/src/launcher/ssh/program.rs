@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
+use crate::copies::ProgramCopies;
 use crate::error::FleetError;
 
 /// The environment variable that names a folder with programs for other architectures.
@@ -25,12 +27,14 @@ pub(crate) struct Program {
 pub(crate) struct Programs {
     /// The program of this machine.
     own: PathBuf,
+    /// Where their copies to hosts are reported.
+    pub(crate) copies: watch::Sender<ProgramCopies>,
     read: Arc<Mutex<BTreeMap<String, Arc<Program>>>>,
 }
 
 impl Programs {
-    pub(crate) fn new(own: PathBuf) -> Programs {
-        Programs { own, read: Arc::default() }
+    pub(crate) fn new(own: PathBuf, copies: watch::Sender<ProgramCopies>) -> Programs {
+        Programs { own, copies, read: Arc::default() }
     }
 
     /// The program for an architecture (`uname -m`). The error is of kind `Usage`, and says where the program is looked for.
@@ -86,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("loadline");
         fs::write(&own, "abc").unwrap();
-        let programs = Programs::new(own);
+        let programs = Programs::new(own, watch::Sender::default());
         let program = programs.of(std::env::consts::ARCH).unwrap();
         assert_eq!(program.checksum, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let missing = programs.of("sparc64").unwrap_err().message;

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::failure::{last_of, meaning};
 use super::messages::{FromAgent, LONGEST_LINE, ToAgent};
 use super::program::{PROGRAMS_VARIABLE, Programs};
+use crate::copies::CopyReporter;
 use crate::error::FleetError;
 use crate::node::NodeSpec;
 use crate::token::random_token;
@@ -125,8 +126,13 @@ impl Session {
         let _ = timeout(AGENT_LIMIT, self.input.write_all(wanted.as_bytes())).await;
         let mut state = self.next(COPY_LIMIT).await?;
         if state == "needed" {
-            let _ = timeout(COPY_LIMIT, self.input.write_all(&program.bytes)).await;
+            let node = self.address.node.clone();
+            let copy = CopyReporter::begin(&programs.copies, &node, program.bytes.len() as u64);
+            let _ = timeout(COPY_LIMIT, self.copy(&program.bytes, &copy)).await;
             state = self.next(COPY_LIMIT).await?;
+            if state == "starting" {
+                copy.complete();
+            }
         }
         if let Some(what) = state.strip_prefix("failed ") {
             let said = self.last_words().await;
@@ -157,6 +163,14 @@ impl Session {
                      static program, as loadline-{architecture}, in {PROGRAMS_VARIABLE}"
                 )))
             }
+        }
+    }
+
+    /// Sends the program. If that fails, the host's answer says why.
+    async fn copy(&mut self, mut bytes: &[u8], copy: &CopyReporter<'_>) {
+        while let Ok(sent @ 1..) = self.input.write(bytes).await {
+            copy.sent(sent as u64);
+            bytes = &bytes[sent..];
         }
     }
 
