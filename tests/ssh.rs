@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "the fault scripts use the rest")]
 #[path = "hosts/netns.rs"]
 mod netns;
+#[path = "ssh/scale.rs"]
+mod scale;
 #[path = "ssh/hosts.rs"]
 mod ssh_hosts;
 mod support;
@@ -361,50 +363,4 @@ fn the_doctor_reports_of_each_host_of_an_inventory_and_names_those_that_it_does_
     let said = hosts.run(&["doctor", "--study", &study]);
     assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
     measured(&hosts, &study);
-}
-
-/// Figures: 64 workers on four hosts, with a load that leaves the processors to them. `./dev bench ssh`
-/// prints them.
-#[test]
-#[ignore = "it measures: run ./dev bench ssh"]
-fn sixty_four_workers_on_four_hosts() {
-    let Some(hosts) = hosts() else { return };
-    let disks = vec![Path::new("null:1GiB"); 16];
-    let nodes: String = (1..=4).map(|host| node(&format!("h{host}"), &disks)).collect();
-    let study = hosts.study(&format!(
-        "name = \"many\"\n[[profile]]\nrate = \"100iops\"\n[phases]\nwarm_up = \"2s\"\nmeasure = \"20s\"\ncool_down = \"0s\"\n\
-         [run]\nrepeats = 1\n[fleet]\nworkers_per_node = 16\n{nodes}"
-    ));
-    // The program is on the hosts then.
-    hosts.run(&["run", &study, "--plan"]);
-    let out = hosts.folder.join(hosts.name("run"));
-    let begun = std::time::Instant::now();
-    let child = hosts.loadline(&["run", &study, "--out", out.to_str().unwrap()]).spawn().unwrap();
-    let events = || fs::read_to_string(out.join("events.jsonl")).unwrap_or_default();
-    eventually("it starts", LIMIT, || events().contains("\"starting\""));
-    let started = begun.elapsed();
-    let used = |id: u32| -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-    };
-    std::thread::sleep(Duration::from_secs(5));
-    let before = used(child.id());
-    std::thread::sleep(Duration::from_secs(10));
-    let cores = (used(child.id()) - before) as f64 / 100.0 / 10.0;
-    let said = finish(child, LIMIT);
-    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    let result = results(&out).remove(0);
-    let start = result["start"].clone();
-    let of = |key: &str| -> Vec<u64> {
-        let mut all: Vec<u64> =
-            result["workers"].as_array().unwrap().iter().map(|w| w[key].as_u64().unwrap() / 1000).collect();
-        all.sort_unstable();
-        all
-    };
-    println!("late, us: {:?}\nclocks, us: {:?}", of("began_late_ns"), of("clock_error_ns"));
-    println!(
-        "agreed start after {started:?} + 1 s; controller {cores:.3} cores; start {start}; {}",
-        said.out
-    );
 }
