@@ -25,7 +25,8 @@ use crate::process::secret::TokenFile;
 /// The command checks the kernel, io_uring, limits, CPUs, the load of other programs, clocks, memory and disks. Each
 /// finding states the expected value, the cost of the difference, and the command that fixes the cause. The command
 /// changes nothing and writes to no disk, except that --folder makes a file of 32 MiB in that folder, writes to the
-/// file for a second, and removes it.
+/// file for a second, and removes it. With --study or --inventory, hosts also get a copy of the program (in
+/// ~/.cache/loadline) if they do not have it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline doctor                                this host and all its disks\n  \
