@@ -122,3 +122,40 @@ async fn next_view(copies: &mut watch::Receiver<ProgramCopies>) -> ProgramCopies
     }
     copies.borrow_and_update().clone()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown while this work is done.
+    fn shown(work: impl AsyncFnOnce(watch::Sender<ProgramCopies>)) -> Vec<ProgramCopies> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (sender, receiver) = watch::channel(ProgramCopies::default());
+        let mut views = Vec::new();
+        runtime.block_on(shown_while(work(sender), receiver, |view| views.push(view)));
+        views
+    }
+
+    #[test]
+    fn the_last_view_has_every_copy_complete_and_none_that_failed() {
+        let views = shown(async |copies| {
+            let [one, two] = ["one", "two"].map(|node| CopyReporter::begin(&copies, node, 10));
+            one.sent(4);
+            tokio::time::sleep(2 * SHORTEST).await;
+            drop(two);
+            one.sent(6);
+            one.complete();
+        });
+        let known = |view: &ProgramCopies| -> Vec<(String, u64, bool)> {
+            view.0.iter().map(|(node, copy)| (node.clone(), copy.sent, copy.is_complete)).collect()
+        };
+        assert!(views.iter().any(|view| known(view) == [("one".into(), 4, false), ("two".into(), 0, false)]));
+        assert_eq!(known(views.last().unwrap()), [("one".into(), 10, true)]);
+        assert!(!views[..views.len() - 1].iter().any(ProgramCopies::are_complete));
+    }
+
+    #[test]
+    fn nothing_is_shown_if_nothing_is_copied() {
+        assert_eq!(shown(async |_| tokio::time::sleep(2 * SHORTEST).await), []);
+    }
+}
