@@ -98,7 +98,9 @@ fn all_nodes_are_restarted_one_after_the_other_and_no_write_is_lost() {
     for (node, name) in (1..=4).zip(volumes) {
         let log = cluster.log(node);
         assert_eq!(count(&log, "1 volume was handed over"), 1, "{log}");
-        log.lines().filter(|line| line.contains("handed over in")).for_each(|line| println!("{node}: {line}"));
+        log.lines()
+            .filter(|line| line.contains("handed over in"))
+            .for_each(|line| println!("{node}: {line}"));
         assert_eq!(cluster.owner(name), node, "it is attached there again");
     }
     writers.iter().for_each(|writers| writers.wait_for(200));

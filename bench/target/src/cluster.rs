@@ -2,7 +2,7 @@
 //! its nodes in `harm`.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ use crate::started::ClusterSpec;
 const ANSWERS: Duration = Duration::from_secs(20);
 /// After so long every node knows which nodes are gone or back: some leases of 0.6 s.
 const KNOWN_AFTER: Duration = Duration::from_millis(1_500);
+/// How long a node of a cluster that ran before may take to take a connection, before another one is asked.
+const CONNECTS: Duration = Duration::from_secs(1);
 /// How often a node that was started is asked.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
@@ -63,7 +65,7 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) api: Api,
     /// Where its API is.
-    pub(crate) ip: IpAddr,
+    pub(crate) address: SocketAddr,
     /// Its process, if this process has started it.
     pub(crate) process: Option<NodeProcess>,
     pub(crate) state: NodeState,
@@ -246,8 +248,13 @@ impl Cluster {
 
     /// A node that answers, at best one to which nothing was done.
     pub(crate) fn alive(&self) -> Result<Api, TargetError> {
-        let up = self.nodes.iter().find(|node| node.state == NodeState::Up);
-        let any = up.or_else(|| self.nodes.iter().find(|node| node.state.serves()));
+        // A node of a cluster that ran before may have ended by itself.
+        let takes = |node: &&Node| match &self.origin {
+            Origin::Started(_) => true,
+            Origin::Running(_) => TcpStream::connect_timeout(&node.address, CONNECTS).is_ok(),
+        };
+        let up = self.nodes.iter().filter(|node| node.state == NodeState::Up).find(takes);
+        let any = up.or_else(|| self.nodes.iter().filter(|node| node.state.serves()).find(takes));
         any.map(|node| node.api.clone())
             .ok_or_else(|| TargetError::failed("no node of the cluster is left to be asked"))
     }

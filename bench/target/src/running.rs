@@ -141,7 +141,7 @@ impl Cluster {
         let node = |node: &crate::api::Node| Node {
             name: node.name.clone(),
             api: api.of_other(node.api),
-            ip: node.api.ip(),
+            address: node.api,
             process: None,
             state: NodeState::Up,
             by_command: None,

@@ -58,7 +58,7 @@ impl Cluster {
 
     /// A node's address.
     fn address_of(&self, name: &str) -> Option<IpAddr> {
-        self.nodes.iter().find(|node| node.name == name).map(|node| node.ip)
+        self.nodes.iter().find(|node| node.name == name).map(|node| node.address.ip())
     }
 
     /// How a volume is used now, if it is served: at its own node if nothing was done to that, else at whichever has taken it
