@@ -78,9 +78,9 @@ fn the_degraded_study_moves_the_workers_of_a_host_that_is_cut_off_and_leaves_not
                       [[condition]]\nname = \"killed\"\ndo = [{ do = \"kill\", node = \"h2\", force = true }]\nwait = \"1s\"\n";
     let (cut, open) = san.link_of(4);
     let commands = format!(
-        "[target.san.commands]\nkill = {:?}\n[target.san.commands_here]\ncut = {cut:?}\nreturn = {:?}",
+        "[target.san.commands]\nkill = {:?}\nreturn = {:?}\n[target.san.commands_here]\ncut = {cut:?}\nreturn = {open:?}",
         san.kill(),
-        format!("if [ $LOADLINE_WAS = cut ]; then {open}; else {}; fi", san.start_again_from_here()),
+        san.start_again(),
     );
     let study = hosts.study(&study(&san, conditions, &commands, "3s"));
     let plan = hosts.run(&["run", &study, "--plan"]);
@@ -119,13 +119,14 @@ fn the_degraded_study_moves_the_workers_of_a_host_that_is_cut_off_and_leaves_not
     }
     // Only what is not the run's is left, and all nodes serve again.
     assert_eq!(san.volumes(), ["of-others"]);
-    assert!(json(&out.join("run.json"))["volumes"].is_null());
+    assert!(json(&out.join("run.json"))["volumes"].is_null() && !out.join("faults.json").exists());
     (1..=HOSTS).for_each(|host| hosts.is_left_clean_but(host, "san serve"));
     eventually("all nodes run again", LIMIT, || san.alive() == HOSTS);
     san.must(&["volume", "delete", "of-others", "--confirm", "of-others"]);
 
     faults_in_a_window(&hosts, &san);
     an_interrupted_run(&hosts, &san);
+    a_controller_that_dies_in_a_fault(&hosts, &san);
     refusals(&hosts, &san);
 }
 
@@ -164,12 +165,33 @@ fn an_interrupted_run(hosts: &ssh_hosts::Hosts, san: &San) {
     assert_eq!((results(&out).len(), san.volumes().len()), (2, 0));
 }
 
+/// A controller that is killed while a node is down has written down that the node is; the run that goes on brings it back first.
+fn a_controller_that_dies_in_a_fault(hosts: &ssh_hosts::Hosts, san: &San) {
+    let conditions = "[[condition]]\nname = \"killed\"\ndo = [{ do = \"kill\", node = \"h2\" }]\n";
+    let commands = format!("commands = {{ kill = {:?}, return = {:?} }}", san.kill(), san.start_again());
+    let study = hosts.study(&study(san, conditions, &commands, "2s").replace("repeats = 1", "repeats = 2"));
+    let out = hosts.folder.join(hosts.name("run"));
+    let mut child =
+        hosts.loadline(&["run", &study, "--run-commands", "--out", out.to_str().unwrap()]).spawn().unwrap();
+    let events = || fs::read_to_string(out.join("events.jsonl")).unwrap_or_default();
+    eventually("a step is complete", LIMIT, || events().contains("step_complete"));
+    signal(child.id(), "KILL");
+    child.wait().unwrap();
+    assert_eq!(json(&out.join("faults.json"))[0]["node"], "h2");
+    let said = hosts.run(&["run", "--resume", out.to_str().unwrap(), "--run-commands"]);
+    is_measured(&said);
+    assert_eq!(results(&out).len(), 2, "{}", said.err);
+    eventually("all nodes run again", LIMIT, || san.alive() == HOSTS);
+    assert!(san.volumes().is_empty() && !out.join("faults.json").exists());
+}
+
 /// What is wrong is said before anything is made.
 fn refusals(hosts: &ssh_hosts::Hosts, san: &San) {
     let plain = study(san, "", "", "1s");
     is_measured(&hosts.run(&["doctor", "--study", &hosts.study(&plain)]));
     let plan = |text: &str| hosts.run(&["run", &hosts.study(text), "--plan"]);
-    plan(&plain.replace("name = \"h2\"", "name = \"x2\"")).refused(2, &["has no node x2", "h1, h2, h3, h4"]);
+    plan(&plain.replace("name = \"h2\"", "name = \"x2\""))
+        .refused(2, &["it has no node x2", "h1, h2, h3, h4"]);
     plan(&plain.replace("\"32MiB\"\n[[", "\"900GiB\"\n[[")).refused(2, &["too little space in the cluster"]);
     plan(&plain.replace(&san.api(1), "https://10.77.0.2:1")).refused(1, &["10.77.0.2:1 does not answer"]);
     plan(&plain.replace(san.access().to_str().unwrap(), "/nothing")).refused(2, &["/nothing"]);

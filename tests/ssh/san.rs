@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ const DEVICE: u64 = 2 << 30;
 pub(crate) struct San<'a> {
     hosts: &'a Hosts,
     folder: PathBuf,
+    /// The nodes as they were started first.
+    nodes: Vec<Child>,
     /// The configuration store, on hosts of its own: a host that is cut off is cut off from it too.
     _etcd: Etcd,
 }
@@ -28,7 +30,7 @@ impl San<'_> {
         fs::create_dir(&folder).unwrap();
         let etcd = Etcd::start(&hosts.network, HOSTS + 1, &folder);
         let store = etcd.url();
-        let san = San { hosts, folder, _etcd: etcd };
+        let mut san = San { hosts, folder, nodes: Vec::new(), _etcd: etcd };
         let init = ["san", "init", &store, "--transport", "authenticated", "--lease", "600ms"];
         let mut token = token_in(&san.on(1, &init));
         for host in 1..=HOSTS {
@@ -43,7 +45,7 @@ impl San<'_> {
             let log = fs::File::create(san.folder.join(format!("h{host}.log"))).unwrap();
             let mut node = hosts.network.command(host, Path::new(env!("CARGO_BIN_EXE_loadline")));
             node.args(["san", "serve", "--config"]).arg(san.settings(host)).stdout(Stdio::null()).stderr(log);
-            node.spawn().expect("the program is there");
+            san.nodes.push(node.spawn().expect("the program is there"));
             let answers = || san.command(host, &["san", "status"]).status().unwrap().success();
             eventually("the node answers", LIMIT, answers);
             let device = san.of(host).join("device");
@@ -119,11 +121,6 @@ impl San<'_> {
         format!("setsid {program} san serve --config {folder}/$NODE/node.toml >> {folder}/$NODE.log 2>&1 &")
     }
 
-    /// The same for a shell on the controller's machine.
-    pub(crate) fn start_again_from_here(&self) -> String {
-        format!("ssh $NODE \"NODE=$NODE; {}\"", self.start_again().replace('"', "\\\""))
-    }
-
     /// Lines for a shell on the controller's machine: one takes down every link of a host, one brings them up again.
     pub(crate) fn link_of(&self, host: usize) -> (String, String) {
         let network = &self.hosts.network;
@@ -139,6 +136,15 @@ impl San<'_> {
             all.join(" && ")
         };
         (line(Passage::Down, "down"), line(Passage::Open, "up"))
+    }
+}
+
+impl Drop for San<'_> {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
     }
 }
 

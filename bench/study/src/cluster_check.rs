@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::running_cluster::{access, api};
 
 /// Bytes that the volumes of a run take of all devices together, logs included.
-fn needed(study: &Study, plan: &Plan) -> ByteSize {
+fn space_needed(study: &Study, plan: &Plan) -> ByteSize {
     let of = |san: &SanSection| {
         let logs = san.log().0.saturating_mul(u64::from(san.stripes().max(1)));
         plan.fleet.file_size.0.saturating_add(logs).saturating_mul(u64::from(san.copies()))
@@ -26,11 +26,12 @@ fn needed(study: &Study, plan: &Plan) -> ByteSize {
 /// answers to `found`. Blocks for some seconds at the most. `made`: volumes that the run has made already, which need no more room.
 pub fn check_cluster(study: &Study, plan: &Plan, study_folder: &Path, made: usize, found: &mut PlanCheck) {
     let Some(san) = study.running_cluster() else { return };
-    let looked =
-        api(san).and_then(|api| Ok(FoundCluster::look(api, access(san, study_folder), &plan.fleet.nodes)?));
+    // A run that goes on first brings back the nodes that its faults keep from running.
+    let needed = if made == 0 { plan.fleet.nodes.as_slice() } else { &[] };
+    let looked = api(san).and_then(|api| Ok(FoundCluster::look(api, access(san, study_folder), needed)?));
     match looked {
         Ok(cluster) => {
-            let needed = needed(study, plan);
+            let needed = space_needed(study, plan);
             if made == 0 && needed > cluster.free {
                 found.problems.push(StudyError::usage(format!(
                     "too little space in the cluster {}: the run's volumes need {} of its devices, and {} are free. Lower disk_size, \

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_fleet::{WorkerInfo, or_stop};
+use loadline_load::Target;
 use loadline_load::error::ErrorKind;
 use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::conditions::resting;
 use crate::error::StudyError;
 use crate::faults::has_faults;
-use crate::file::Condition;
+use crate::file::{Access, Condition};
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::name::Name;
@@ -197,9 +198,25 @@ impl<W: Workers> Runner<'_, W> {
 
     /// What makes a step doubtful that was measured on the run's own cluster: a node that ended by itself, or a condition
     /// that was not reached as the ones before it lead to it.
-    pub(crate) async fn condition_findings(&mut self) -> Result<Vec<Finding>, StudyError> {
+    pub(crate) async fn condition_findings(&mut self, step: &Step) -> Result<Vec<Finding>, StudyError> {
         let Some(harness) = &self.harness else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
+        let study = &self.owned.folder.manifest.study;
+        let is_local = study.access(step.policy.as_ref()) == Access::Local && step.unaligned_percent == 0;
+        if study.running_cluster().is_some() && is_local {
+            let disks = || self.volumes.get(&step.policy).into_iter().flat_map(BTreeMap::values).flatten();
+            let (all, remote) =
+                (disks().count(), disks().filter(|disk| !matches!(disk, Target::Vhost(_))).count());
+            if remote > 0 {
+                findings.push(Finding::doubt(
+                    FindingKind::TwoVariables,
+                    "every volume to be reached by shared memory (access = \"local\")",
+                    format!("{remote} of {all} volumes are reached by NBD over the network"),
+                    "Their owners are not the nodes on whose hosts their workers run: volumes of one worker have several owners, or an \
+                     owner is no node of the fleet. Give each worker one disk, and have all nodes of the cluster in the fleet.",
+                ));
+            }
+        }
         for ended in harness.ended_unasked(&mut self.stop).await? {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,

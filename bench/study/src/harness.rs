@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use loadline_base::limits::STACK;
@@ -31,6 +31,9 @@ use loadline_fleet::or_stop;
 /// How long copies are waited for after everything was healed, before conditions begin anew.
 const HEALED: Duration = Duration::from_secs(600);
 
+/// The file in a run's folder in which faults of a cluster that ran before are written down.
+const FAULTS: &str = "faults.json";
+
 /// A call on the storage, for its thread.
 type StorageCall = Box<dyn FnOnce(&mut Storage, &AtomicBool) + Send>;
 
@@ -43,6 +46,19 @@ pub(crate) struct Harness {
     /// Ends when the thread has.
     ended: mpsc::Receiver<()>,
     leave: Arc<AtomicBool>,
+    /// The id of a cluster of the SAN.
+    pub(crate) cluster: Option<String>,
+    /// Ends the call that is under way.
+    current: Mutex<Arc<AtomicBool>>,
+}
+
+/// Ends a call that nobody waits for any more.
+struct EndsCall(Arc<AtomicBool>);
+
+impl Drop for EndsCall {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Harness {
@@ -53,7 +69,7 @@ impl Harness {
         run: &Path,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Harness, StudyError> {
-        let running = running_spec(plan, manifest)?;
+        let running = running_spec(plan, manifest, run)?;
         let spec = ClusterSpec {
             program: "/proc/self/exe".into(),
             folder: run.join(CLUSTER),
@@ -82,7 +98,8 @@ impl Harness {
                 Ok(storage) => storage,
                 Err(error) => return drop(started.send(Err(error))),
             };
-            if started.send(Ok(())).is_ok() {
+            let id = storage.own().map(|cluster| cluster.id().to_string());
+            if started.send(Ok(id)).is_ok() {
                 while let Ok(call) = to_do.recv() {
                     call(&mut storage, &is_over);
                 }
@@ -91,8 +108,9 @@ impl Harness {
         });
         thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
-        let harness = Harness { calls: Some(calls), ended, leave };
-        or_stop(stop, when_started).await?.map_err(|_| died())??;
+        let current = Mutex::default();
+        let mut harness = Harness { calls: Some(calls), ended, leave, cluster: None, current };
+        harness.cluster = or_stop(stop, when_started).await?.map_err(|_| died())??;
         Ok(harness)
     }
 
@@ -235,6 +253,14 @@ impl Harness {
         Ok(removed.await??)
     }
 
+    /// The nodes of the cluster that have faults now.
+    pub(crate) async fn harmed(&self) -> Result<Vec<String>, StudyError> {
+        let (_never, mut stop) = watch::channel(false);
+        let harmed =
+            self.call(&mut stop, |storage, _| Ok(storage.own().map(Cluster::harmed).unwrap_or_default()));
+        Ok(harmed.await??)
+    }
+
     /// The health of the run's volumes and of its cluster; `None` of external storage.
     pub(crate) async fn health(
         &self,
@@ -258,7 +284,14 @@ impl Harness {
         what: impl FnOnce(&mut Storage, &AtomicBool) -> Result<T, TargetError> + Send + 'static,
     ) -> Result<Result<T, TargetError>, StudyError> {
         let (answer, answered) = oneshot::channel();
-        let call: StorageCall = Box::new(move |storage, leave| drop(answer.send(what(storage, leave))));
+        let leave = Arc::new(AtomicBool::new(false));
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = leave.clone();
+        // Also when this future is dropped: the next call, which undoes faults, must not wait for what this one waits for.
+        let _ends = EndsCall(leave.clone());
+        let call: StorageCall = Box::new(move |storage, is_over| {
+            leave.fetch_or(is_over.load(Ordering::Relaxed), Ordering::Relaxed);
+            drop(answer.send(what(storage, &leave)));
+        });
         self.calls.as_ref().ok_or_else(died)?.send(call).map_err(|_| died())?;
         or_stop(stop, answered).await?.map_err(|_| died())
     }
@@ -267,6 +300,7 @@ impl Harness {
 impl Drop for Harness {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::Relaxed);
+        self.current.get_mut().unwrap_or_else(PoisonError::into_inner).store(true, Ordering::Relaxed);
         self.calls = None;
         // Nothing is ever sent: it ends when the thread has stopped its nodes.
         let _ = self.ended.recv_timeout(STOPS);
@@ -274,19 +308,20 @@ impl Drop for Harness {
 }
 
 /// What a run needs of a cluster that ran before; `None` if it measures none.
-fn running_spec(plan: &Plan, manifest: &Manifest) -> Result<Option<RunningSpec>, StudyError> {
+fn running_spec(plan: &Plan, manifest: &Manifest, run: &Path) -> Result<Option<RunningSpec>, StudyError> {
     let study = &manifest.study;
     let Some(san) = study.running_cluster() else { return Ok(None) };
     let commands = study.node_commands();
-    let by_nodes = study.all_faults().filter(|fault| {
-        !matches!(fault.what, FaultKind::Return | FaultKind::Fill) && !commands.knows(fault.what)
-    });
+    let by_nodes = study
+        .all_faults()
+        .filter(|fault| fault.what != FaultKind::Return && commands.place_of(fault.what).is_none());
     Ok(Some(RunningSpec {
         api: api(san)?,
         access: access(san, &manifest.study_folder),
         nodes: plan.fleet.nodes.clone(),
         prefix: volume_prefix(study, &manifest.run_id),
         made: manifest.volumes.iter().cloned().collect(),
+        noted: run.join(FAULTS),
         test_faults: by_nodes.map(|fault| fault.node).collect(),
         commands,
     }))

@@ -115,6 +115,9 @@ async fn attempt(
         shared.lock().await_workers(token.clone(), places.workers);
     }
     let harness = harness(owned, shared, stop).await?;
+    if let Some(id) = harness.as_ref().and_then(|harness| harness.cluster.clone()) {
+        same_cluster(owned, id)?;
+    }
     let fleet = or_stop(stop, Fleet::start(spec, shared.sink())).await??;
     let mut runner = Runner::new(owned, fleet, shared.clone(), stop.clone());
     // A person is not asked again after Ctrl-C: the person who was asked knows what was done.
@@ -124,16 +127,34 @@ async fn attempt(
     runner.harness = harness;
     let outcome = runner.all().await;
     let outcome = match outcome {
-        Err(error) if error.kind == ErrorKind::Usage => runner.undo().await.map_or_else(Err, |()| Err(error)),
+        Err(error) if error.kind == ErrorKind::Usage => {
+            let left =
+                runner.undo().await.err().map(|left| format!("\n{}", left.message)).unwrap_or_default();
+            Err(StudyError { message: format!("{}{left}", error.message), ..error })
+        }
         other => other,
     };
     runner.workers.stop().await;
     // What was done to storage that is not ours is not left to its owner.
     if let Some(harness) = runner.harness.as_ref().filter(|_| is_taken_back) {
-        let back = tokio::time::timeout(HEALED, harness.heal_all()).await;
+        let harmed = harness.harmed().await.unwrap_or_default();
+        let limit = match runner.owned.folder.manifest.study.running_cluster() {
+            // Each may take as long as its command may.
+            Some(_) if !harmed.is_empty() => {
+                let notice = format!("undoing the faults of {}", harmed.join(", "));
+                shared.lock().show(Update::Notice(&notice));
+                let each = runner.owned.folder.manifest.study.node_commands().limit().0;
+                HEALED + 2 * each * u32::try_from(harmed.len()).unwrap_or(u32::MAX)
+            }
+            _ => HEALED,
+        };
+        let back = tokio::time::timeout(limit, harness.heal_all()).await;
         if let Some(why) = back.map_or(Some("it takes too long".into()), |back| back.err().map(|e| e.message))
         {
-            let notice = format!("the faults of the storage could not be undone ({why}): undo them by hand");
+            let of = if harmed.is_empty() { "the storage".into() } else { harmed.join(", ") };
+            let notice = format!(
+                "the faults of {of} could not be undone ({why}): undo them by hand, or resume the run"
+            );
             shared.lock().show(Update::Notice(&notice));
         }
     }
@@ -142,6 +163,25 @@ async fn attempt(
         remove_cluster(owned, shared);
     }
     outcome
+}
+
+/// A run goes on in the cluster in which it began.
+fn same_cluster(owned: &mut OwnedFolder, id: String) -> Result<(), StudyError> {
+    let manifest = &mut owned.folder.manifest;
+    if manifest.study.running_cluster().is_none() {
+        return Ok(());
+    }
+    match &manifest.cluster {
+        Some(known) if *known != id => Err(StudyError::usage(format!(
+            "the run began in the cluster {known}, and its api leads to the cluster {id} now: steps of two clusters do not belong in one \
+             run"
+        ))),
+        Some(_) => Ok(()),
+        None => {
+            manifest.cluster = Some(id);
+            owned.save()
+        }
+    }
 }
 
 /// The cluster that the study asks for, started.

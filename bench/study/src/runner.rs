@@ -324,7 +324,7 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.retain(|finding| !(is_reported(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
-        result.findings.extend(self.condition_findings().await?);
+        result.findings.extend(self.condition_findings(step).await?);
         // What was measured is not thrown away because what was done cannot be healed.
         let restored = self.restore(step).await;
         if let Err(error) = &restored {
@@ -463,6 +463,11 @@ impl<W: Workers> Runner<'_, W> {
                 );
                 return self.owned.events.run(&RunEvent::RunStopped { why });
             }
+        }
+        if let [first, ..] = self.owned.folder.manifest.volumes.as_slice() {
+            let notice =
+                format!("the volumes of the run are kept in the cluster, as {first}: run.json names them");
+            self.shared.lock().show(Update::Notice(&notice));
         }
         let manifest = &mut self.owned.folder.manifest;
         manifest.state = RunState::Finished;

@@ -1,6 +1,7 @@
 //! A cluster that ran before the run (`[target] san = { api = "…" }`): what a study must say of it. The run makes volumes of its own
 //! there and removes them at the end.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use loadline_fleet::{NodeSpec, ssh_shell};
@@ -102,6 +103,15 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             "the names of the run's volumes, which are made of those of policies and nodes, would have {name} characters, and \
              {LONGEST_VOLUME} are possible: give the policies shorter names"
         ));
+    }
+    let mut seen = BTreeSet::new();
+    for target in study.targets() {
+        let policy = target.name.map_or(String::new(), |name| format!("{name}-"));
+        if let Some(twice) = fleet.nodes.iter().find(|node| !seen.insert(format!("{policy}{node}"))) {
+            return usage(format!(
+                "volumes of two policies would have one name ({policy}{twice}): give the policies other names"
+            ));
+        }
     }
     if let Some(node) = study.all_faults().map(|fault| fault.node).find(|node| !fleet.nodes.contains(node)) {
         return usage(format!(

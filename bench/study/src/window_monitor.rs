@@ -207,12 +207,13 @@ impl WindowMonitor {
 
     /// The workers that run on a node. Those that were started again run where their volumes are.
     fn on_node(&self, node: &str) -> BTreeSet<WorkerId> {
-        if let Some(places) = &self.places {
-            let there = places.iter().filter(|(worker, at)| *at == node && self.jobs.contains_key(*worker));
-            return there.map(|(worker, _)| worker.clone()).collect();
-        }
+        let runs = self
+            .places
+            .iter()
+            .flatten()
+            .filter(|(worker, at)| *at == node && self.jobs.contains_key(*worker));
         let there = self.volumes.iter().filter(|(_, volumes)| volumes.iter().any(|one| one.node == node));
-        there.map(|(worker, _)| worker.clone()).collect()
+        there.map(|(worker, _)| worker).chain(runs.map(|(worker, _)| worker)).cloned().collect()
     }
 
     fn kill(&self, workers: &BTreeSet<WorkerId>, leave: &AtomicBool) -> Result<(), TargetError> {

@@ -15,6 +15,7 @@ use crate::error::TargetError;
 use crate::fault::FaultKind;
 use crate::filler_name::is_filler;
 use crate::health::Health;
+use crate::node_commands::Place;
 use crate::node_state::NodeState;
 use crate::process::NodeProcess;
 use crate::running::Running;
@@ -69,8 +70,10 @@ pub(crate) struct Node {
     /// Its process, if this process has started it.
     pub(crate) process: Option<NodeProcess>,
     pub(crate) state: NodeState,
-    /// The fault that a command has caused, and another one is to end.
-    pub(crate) by_command: Option<FaultKind>,
+    /// The fault that it has.
+    pub(crate) fault: Option<FaultKind>,
+    /// Where the command ran that has caused it; `None`: no command has.
+    pub(crate) by_command: Option<Place>,
 }
 
 /// Where a cluster comes from.
@@ -92,6 +95,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The id of the cluster.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Its nodes, in their order.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| node.name.as_str())
@@ -148,7 +156,11 @@ impl Cluster {
     /// How well it is, as a node that answers sees it.
     pub fn health(&self) -> Result<Health, TargetError> {
         let status = self.alive()?.status()?;
-        let gone = self.nodes.iter().filter(|node| node.state.is_gone()).count();
+        // The others of a cluster that this process has started find out a moment later.
+        let gone = match &self.origin {
+            Origin::Started(_) => self.nodes.iter().filter(|node| node.state.is_gone()).count(),
+            Origin::Running(_) => 0,
+        };
         let volumes = || status.volumes.iter().filter(|volume| self.counts(&volume.name));
         let of = |words: &[&str]| {
             let is =

@@ -41,20 +41,26 @@ pub(crate) enum Shell<'a> {
     /// `/bin/sh` on this machine.
     Here,
     /// `/bin/sh` on another host: this program with these arguments, not empty, runs there what its last argument says. It passes its
-    /// input on.
+    /// input on, and when it ends the line ends there too.
     OnHost(&'a [String]),
 }
 
 /// The longest line for another host, bytes: with the variables it fits a pipe of the kernel.
 const LONGEST_LINE: usize = 32 << 10;
 
-/// What a shell of another host reads: the variables, and the line in a function, which is read as a whole before it runs.
+/// What a shell of another host reads: the variables, and the line, which is read as a whole before it runs.
 fn script(line: &str, variables: &[(&str, &str)]) -> String {
     let quoted = |value: &str| format!("'{}'", value.replace('\'', r"'\''"));
     let unset = format!("unset {}\n", VARIABLES.join(" "));
     let exports: String =
         variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect();
-    format!("{unset}{exports}loadline_line() {{\n{line}\n}}\nloadline_line < /dev/null\nexit $?\n")
+    // In a session of its own, all of which ends when the input does: the connection has ended then.
+    format!(
+        "exec 3<&0\n{unset}{exports}loadline_line=$(cat <<'LOADLINE_END'\n{line}\nLOADLINE_END\n)\n\
+         $(command -v setsid) /bin/sh -c \"$loadline_line\" < /dev/null 3<&- &\nloadline_job=$!\n\
+         (cat <&3 > /dev/null; kill -KILL -$loadline_job $loadline_job) > /dev/null 2>&1 &\nloadline_watch=$!\n\
+         wait $loadline_job\nloadline_code=$?\nkill -KILL $loadline_watch 2> /dev/null\nexit $loadline_code\n"
+    )
 }
 
 /// Runs a line with a shell, in a process group of its own. Its environment is that of the shell and these variables; of
@@ -69,6 +75,8 @@ pub(crate) fn run(
     let cannot = |e: std::io::Error| TargetError::failed(format!("\"{line}\" cannot be run: {e}"));
     let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
     fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| cannot(e.into()))?;
+    // Open until the command has ended.
+    let mut script_end = None;
     let mut command = match shell {
         Shell::Here => {
             let mut command = Command::new("/bin/sh");
@@ -82,8 +90,9 @@ pub(crate) fn run(
                     line.len()
                 )));
             }
-            let (input, mut script_end) = std::io::pipe().map_err(cannot)?;
-            script_end.write_all(script(line, variables).as_bytes()).map_err(cannot)?;
+            let (input, mut end) = std::io::pipe().map_err(cannot)?;
+            end.write_all(script(line, variables).as_bytes()).map_err(cannot)?;
+            script_end = Some(end);
             let (program, arguments) = start.split_first().ok_or_else(|| {
                 TargetError::failed("a host without a program that reaches it: this is a bug of Loadline")
             })?;
@@ -108,6 +117,7 @@ pub(crate) fn run(
             Ok(Some(status)) => {
                 // What it leaves running may hold the pipe: its end is not waited for.
                 said.receive(&mut reader);
+                drop(script_end);
                 return Ok(Ended { code: status.code(), how: format!("{}{said}", in_words(status)) });
             }
             Ok(None) => {}

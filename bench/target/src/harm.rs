@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, Node, Origin};
 use crate::error::TargetError;
 use crate::fault::{Fault, FaultKind};
 use crate::filler_name::is_filler;
-use crate::node_commands::NodeCommands;
+use crate::node_commands::{NodeCommands, Place};
 use crate::node_state::NodeState;
 
 impl Cluster {
@@ -74,7 +74,7 @@ impl Cluster {
             )));
         }
         let costs_nothing = matches!(fault.what, FaultKind::SlowDevice { .. } | FaultKind::Fill);
-        if !fault.force && !costs_nothing {
+        if !costs_nothing {
             self.leaves_a_copy(index, fault)?;
         }
         Ok(index)
@@ -88,21 +88,14 @@ impl Cluster {
         }
         let api = self.nodes[index].api.clone();
         let command = self.commands_for(fault.what);
+        let place = command.as_ref().map(|(_, place)| *place);
         // Before it is done: what was done in part is healed too.
-        self.nodes[index].state = match fault.what {
-            FaultKind::Kill => NodeState::Killed,
-            FaultKind::Freeze => NodeState::Frozen,
-            // The node itself only drops messages, and a command cuts its host off.
-            FaultKind::Cut if command.is_some() => NodeState::HostCut,
-            FaultKind::Cut => NodeState::Cut,
-            FaultKind::FailDevice => NodeState::Failed,
-            FaultKind::SlowDevice { .. } => NodeState::Slow,
-            FaultKind::Fill => NodeState::Filled,
-            FaultKind::Return => NodeState::Up,
-        };
-        if let Some(commands) = command {
-            self.nodes[index].by_command = Some(fault.what);
-            return commands.run(fault, None, stop);
+        let node = &mut self.nodes[index];
+        (node.fault, node.by_command) = (Some(fault.what), place);
+        node.state = NodeState::after(fault.what, place.is_some());
+        self.note_faults()?;
+        if let Some((commands, place)) = command {
+            return commands.run(fault, None, place, stop);
         }
         match fault.what {
             FaultKind::Kill => {
@@ -142,25 +135,31 @@ impl Cluster {
         Ok(())
     }
 
-    /// That each part of each volume has a copy in sync on another node to which nothing was done.
+    /// That each part of each volume has a copy in sync on another node that runs and to which nothing was done. If it is forced, that
+    /// is asked only of volumes that are not the run's.
     fn leaves_a_copy(&self, index: usize, fault: &Fault) -> Result<(), TargetError> {
         let status: Status = self.alive()?.status()?;
         let lost = |name: &str| {
             let here = |node: &&Node| node.name == name;
             name == self.nodes[index].name
+                || !status.nodes.iter().any(|node| node.name == name && node.alive)
                 || self.nodes.iter().find(here).is_none_or(|node| !node.state.serves())
         };
         // What fills a device is no client's data.
-        for volume in status.volumes.iter().filter(|volume| !is_filler(&volume.name)) {
+        let counts = |name: &str| !(is_filler(name) || fault.force && self.counts(name));
+        for volume in status.volumes.iter().filter(|volume| counts(&volume.name)) {
             let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
             let stays = |replica: &Replica| replica.state == "in sync" && !lost(&replica.node);
             let bare = groups.into_iter().find(|group| {
                 !volume.replicas.iter().any(|replica| replica.group == *group && stays(replica))
             });
             if bare.is_some() {
+                let advice = match self.counts(&volume.name) {
+                    true => "say force = true if that is what is to be seen",
+                    false => "the volume is not the run's, so force = true does not help",
+                };
                 return Err(TargetError::usage(format!(
-                    "{fault}: that would leave no copy of volume {} that has everything; say force = true if that is what \
-                     is to be seen",
+                    "{fault}: that would leave no copy of volume {} that has everything; {advice}",
                     volume.name
                 )));
             }
@@ -168,26 +167,27 @@ impl Cluster {
         Ok(())
     }
 
-    /// The commands that harm nodes, if one of them causes this fault.
-    fn commands_for(&self, what: FaultKind) -> Option<NodeCommands> {
-        match &self.origin {
-            Origin::Running(running) if running.commands.knows(what) => Some(running.commands.clone()),
-            _ => None,
-        }
+    /// The commands that harm nodes, and where one of them causes this fault; `None` if none does.
+    fn commands_for(&self, what: FaultKind) -> Option<(NodeCommands, Place)> {
+        let Origin::Running(running) = &self.origin else { return None };
+        Some((running.commands.clone(), running.commands.place_of(what)?))
     }
 
+    /// Undoes the fault of a node.
     fn bring_back(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
+        self.undo(index, stop)?;
+        let node = &mut self.nodes[index];
+        (node.state, node.fault, node.by_command) = (NodeState::Up, None, None);
+        self.note_faults()
+    }
+
+    fn undo(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         let node = &self.nodes[index];
-        if let Some(was) = node.by_command {
+        if let (Some(place), Origin::Running(running)) = (node.by_command, &self.origin) {
             let back = Fault { what: FaultKind::Return, node: node.name.clone(), force: false };
-            let commands = self.commands_for(FaultKind::Return).ok_or_else(|| {
-                TargetError::usage(format!("{back}: no command brings it back: add return = \"…\""))
-            })?;
-            commands.run(&back, Some(was), stop)?;
+            running.commands.run(&back, node.fault, place, stop)?;
             self.await_answer(index, stop)?;
             self.note_life(index);
-            let node = &mut self.nodes[index];
-            (node.state, node.by_command) = (NodeState::Up, None);
             return Ok(());
         }
         match node.state {
@@ -221,7 +221,6 @@ impl Cluster {
                 self.await_answer(index, stop)?;
             }
         }
-        self.nodes[index].state = NodeState::Up;
         Ok(())
     }
 }

@@ -15,6 +15,7 @@
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
 //! | [`external`] | storage of others: the user's commands, or a person, cause faults in it |
 //! | [`storage`] | either of the two |
+//! | `noted` | the faults of a cluster that ran before, written down before they are caused |
 //! | `takeover` | where volumes are served whose node is gone |
 //! | `command`, `prompt` | a command of the user's is run; a person is asked |
 //! | [`error`] | what can go wrong, and which exit code that is |
@@ -34,6 +35,7 @@ mod harm;
 pub mod health;
 pub mod node_commands;
 mod node_state;
+mod noted;
 mod process;
 mod prompt;
 pub mod running;

@@ -5,11 +5,22 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use loadline_base::units::TimeSpan;
+use serde::{Deserialize, Serialize};
 
 use crate::command::Shell;
 use crate::error::TargetError;
 use crate::external::{LIMIT, action, cause, validate_commands, validate_limit};
 use crate::fault::{Fault, FaultKind};
+
+/// Where a command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// On the node's host.
+    OnHost,
+    /// On this machine.
+    Here,
+}
 
 /// The commands by which nodes are harmed and brought back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,23 +40,38 @@ impl NodeCommands {
     pub fn check<'a>(&self, faults: impl Iterator<Item = &'a Fault>) -> Result<(), TargetError> {
         validate_commands(&self.on_host)?;
         validate_commands(&self.here)?;
-        if let Some(twice) = self.on_host.keys().find(|action| self.here.contains_key(*action)) {
+        let in_both =
+            |name: &&String| self.here.contains_key(*name) && name.as_str() != action(FaultKind::Return);
+        if let Some(twice) = self.on_host.keys().find(in_both) {
             return Err(TargetError::usage(format!(
                 "{twice} is in commands and in commands_here: leave one of the two out"
             )));
         }
         validate_limit(self.limit)?;
-        let mut by_command = None;
         for fault in faults.filter(|fault| fault.what != FaultKind::Return) {
             self.can(fault)?;
-            by_command = by_command.or_else(|| self.knows(fault.what).then_some(fault));
+            // What a host was cut off by cannot be undone on that host.
+            let Some(place) = self.place_of(fault.what) else { continue };
+            if !self.table(place).contains_key(action(FaultKind::Return)) {
+                let table = if place == Place::Here { "commands_here" } else { "commands" };
+                return Err(TargetError::usage(format!(
+                    "{fault} by a command in {table}, and no command there brings the node back: add return = \"…\" to {table}"
+                )));
+            }
         }
-        match by_command.filter(|_| !self.knows(FaultKind::Return)) {
-            Some(fault) => Err(TargetError::usage(format!(
-                "{fault} by a command, and no command brings the node back: add return = \"…\""
-            ))),
-            None => Ok(()),
+        Ok(())
+    }
+
+    fn table(&self, place: Place) -> &BTreeMap<String, String> {
+        match place {
+            Place::OnHost => &self.on_host,
+            Place::Here => &self.here,
         }
+    }
+
+    /// Where the command runs that causes this fault; `None` if there is no such command.
+    pub fn place_of(&self, what: FaultKind) -> Option<Place> {
+        [Place::OnHost, Place::Here].into_iter().find(|place| self.table(*place).contains_key(action(what)))
     }
 
     /// Every command: what it is for, its line, and where it runs.
@@ -54,16 +80,11 @@ impl NodeCommands {
         on_host.chain(self.here.iter().map(|(a, line)| (a.as_str(), line.as_str(), "on this machine")))
     }
 
-    /// Whether a command causes this fault, or ends it.
-    pub fn knows(&self, what: FaultKind) -> bool {
-        let action = action(what);
-        self.on_host.contains_key(action) || self.here.contains_key(action)
-    }
-
-    /// Whether a fault can be caused: by a command, or by the node itself. A node does not kill or stop itself.
+    /// Whether a fault can be caused: by a command, or by the node itself. A node does not kill or stop itself, and what is free on its
+    /// devices is not the run's alone.
     pub(crate) fn can(&self, fault: &Fault) -> Result<(), TargetError> {
-        let needs_command = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
-        match needs_command && !self.knows(fault.what) {
+        let needs_command = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze | FaultKind::Fill);
+        match needs_command && self.place_of(fault.what).is_none() {
             false => Ok(()),
             true => {
                 let action = action(fault.what);
@@ -76,26 +97,27 @@ impl NodeCommands {
     }
 
     /// How long a command may take.
-    pub(crate) fn limit(&self) -> TimeSpan {
+    pub fn limit(&self) -> TimeSpan {
         self.limit.unwrap_or(LIMIT)
     }
 
-    /// Runs the command that causes a fault or ends it; `was` is the fault that is ended. There must be one. An error unless it
-    /// ends with exit code 0.
+    /// Runs the command of this place that causes a fault or ends it; `was` is the fault that is ended. There must be one. An error
+    /// unless it ends with exit code 0.
     pub(crate) fn run(
         &self,
         fault: &Fault,
         was: Option<FaultKind>,
+        place: Place,
         stop: &AtomicBool,
     ) -> Result<(), TargetError> {
         let action = action(fault.what);
-        let here: &[String] = &[];
-        let on_host = self.hosts.get(&fault.node).map_or(here, Vec::as_slice);
-        let found = self.on_host.get(action).map(|line| (line, on_host));
-        let Some((line, shell)) = found.or_else(|| self.here.get(action).map(|line| (line, here))) else {
+        let Some(line) = self.table(place).get(action) else {
             return Err(TargetError::failed(format!("{fault}: there is no command for {action}")));
         };
-        let shell = if shell.is_empty() { Shell::Here } else { Shell::OnHost(shell) };
+        let shell = match self.hosts.get(&fault.node).filter(|_| place == Place::OnHost) {
+            Some(start) => Shell::OnHost(start),
+            None => Shell::Here,
+        };
         cause(fault, was, line, shell, self.limit(), stop)
     }
 }
@@ -120,9 +142,13 @@ mod tests {
         assert!(refused(&commands(&[], &[]), FaultKind::Kill).contains("add kill"));
         assert!(refused(&commands(&[("kill", "x")], &[]), FaultKind::Kill).contains("add return"));
         assert!(refused(&commands(&[("kil", "x")], &[]), FaultKind::Cut).contains("did you mean kill"));
+        let apart = commands(&[("return", "y")], &[("cut", "x")]);
+        assert!(refused(&apart, FaultKind::Cut).contains("to commands_here"), "its host is not reached then");
+        assert!(refused(&commands(&[], &[]), FaultKind::Fill).contains("add fill"));
         let both = commands(&[("kill", "x"), ("return", "y")], &[("kill", "z")]);
         assert!(refused(&both, FaultKind::Kill).contains("in commands and in commands_here"));
-        commands(&[("kill", "x")], &[("return", "y")]).check([fault(FaultKind::Kill)].iter()).unwrap();
+        let two = commands(&[("kill", "x"), ("return", "y")], &[("cut", "x"), ("return", "y")]);
+        two.check([fault(FaultKind::Kill), fault(FaultKind::Cut)].iter()).unwrap();
         // By the node itself, which heals itself too.
         commands(&[], &[]).check([fault(FaultKind::Cut), fault(FaultKind::FailDevice)].iter()).unwrap();
     }
@@ -137,9 +163,27 @@ mod tests {
         // A shell that gets its commands as one of another host does.
         all.hosts = BTreeMap::from([("n1".into(), vec!["/bin/sh".into(), "-c".into()])]);
         let stop = AtomicBool::new(false);
-        all.run(&fault(FaultKind::Kill), None, &stop).unwrap();
+        all.run(&fault(FaultKind::Kill), None, Place::OnHost, &stop).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "n1 kill it's");
-        let failed = all.run(&fault(FaultKind::Return), Some(FaultKind::Kill), &stop).unwrap_err();
+        let failed =
+            all.run(&fault(FaultKind::Return), Some(FaultKind::Kill), Place::OnHost, &stop).unwrap_err();
         assert!(failed.message.contains("exit code 3"), "{failed}");
+    }
+
+    #[test]
+    fn a_command_of_a_host_ends_with_its_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let (begun, done) = (folder.path().join("begun"), folder.path().join("done"));
+        let line = format!("touch '{}'; sleep 2; touch '{}'", begun.display(), done.display());
+        let mut all = commands(&[("kill", &line), ("return", "true")], &[]);
+        // A connection that ends its shell's input when it is killed, and leaves the shell alone: as ssh does.
+        let shell = ["/bin/sh", "-c", "cat | setsid /bin/sh -c \"$0\""].map(String::from);
+        all.hosts = BTreeMap::from([("n1".into(), shell.into())]);
+        all.limit = Some(TimeSpan(std::time::Duration::from_millis(500)));
+        let late =
+            all.run(&fault(FaultKind::Kill), None, Place::OnHost, &AtomicBool::new(false)).unwrap_err();
+        assert!(late.message.contains("has not ended within") && begun.exists(), "{late}");
+        std::thread::sleep(std::time::Duration::from_millis(2_500));
+        assert!(!done.exists(), "it went on after its connection had ended");
     }
 }

@@ -1,5 +1,7 @@
 //! What was done to a node of a cluster, and not healed yet.
 
+use crate::fault::FaultKind;
+
 /// What was done to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeState {
@@ -22,6 +24,20 @@ pub(crate) enum NodeState {
 }
 
 impl NodeState {
+    /// What a fault makes of a node. The node itself only drops messages to be cut off; a command cuts its host off.
+    pub(crate) fn after(what: FaultKind, by_command: bool) -> NodeState {
+        match what {
+            FaultKind::Kill => NodeState::Killed,
+            FaultKind::Freeze => NodeState::Frozen,
+            FaultKind::Cut if by_command => NodeState::HostCut,
+            FaultKind::Cut => NodeState::Cut,
+            FaultKind::FailDevice => NodeState::Failed,
+            FaultKind::SlowDevice { .. } => NodeState::Slow,
+            FaultKind::Fill => NodeState::Filled,
+            FaultKind::Return => NodeState::Up,
+        }
+    }
+
     /// Whether it does everything that it did before, however slowly.
     pub(crate) fn serves(self) -> bool {
         matches!(self, NodeState::Up | NodeState::Slow | NodeState::Filled)

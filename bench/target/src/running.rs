@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::api::{Api, Status};
 use crate::cluster::{Cluster, Node, Origin, pause};
 use crate::error::TargetError;
-use crate::filler_name::is_filler;
 use crate::node_commands::NodeCommands;
 use crate::node_state::NodeState;
+use crate::noted::{self, NotedFault};
 
 /// How long a node may take to restart.
 const RESTARTS: Duration = Duration::from_secs(60);
@@ -32,6 +32,8 @@ pub struct RunningSpec {
     pub prefix: String,
     /// The volumes that the run has made or was about to make. No others whose names begin so may be there.
     pub made: BTreeSet<String>,
+    /// The file in which faults are written down before they are caused.
+    pub noted: PathBuf,
     /// How nodes are harmed and brought back.
     pub commands: NodeCommands,
     /// The nodes that are to cause faults in themselves. They must allow it (`test_faults = true` in `node.toml`).
@@ -54,26 +56,36 @@ pub struct FoundCluster {
 pub(crate) struct Running {
     prefix: String,
     pub(crate) commands: NodeCommands,
+    noted: PathBuf,
     /// The life of each node's process that is expected.
     lives: BTreeMap<String, u64>,
 }
 
 impl Running {
+    /// The file in which faults are written down.
+    pub(crate) fn noted(&self) -> &PathBuf {
+        &self.noted
+    }
+
     /// Whether a volume is the run's.
     pub(crate) fn is_of_run(&self, volume: &str) -> bool {
         volume.starts_with(&self.prefix)
     }
 
-    /// The nodes to which nothing was done, and which do not answer, or were started anew.
+    /// The nodes that are not as their faults, or none, would have them: that do not answer, or do, or were started anew.
     pub(crate) fn ended_unasked(&self, cluster: &Cluster) -> Vec<String> {
         let status = match cluster.alive().and_then(|api| api.status()) {
             Ok(status) => status,
             Err(error) => return vec![error.message],
         };
-        let up = cluster.nodes.iter().filter(|node| node.state == NodeState::Up);
         let ended = |node: &Node| {
             let now = status.nodes.iter().find(|now| now.name == node.name);
+            let is_gone = node.state.is_gone();
             match now {
+                Some(now) if is_gone && now.alive => {
+                    Some(format!("{} runs, although a fault is to keep it from running", node.name))
+                }
+                Some(_) if is_gone => None,
                 Some(now) if !now.alive => Some(format!("{} does not answer the other nodes", node.name)),
                 Some(now) if self.lives.get(&node.name).is_some_and(|life| *life != now.incarnation) => {
                     Some(format!("{} has ended, and was started anew", node.name))
@@ -82,31 +94,27 @@ impl Running {
                 None => Some(format!("{} is not in the cluster any more", node.name)),
             }
         };
-        up.filter_map(ended).collect()
+        cluster.nodes.iter().filter_map(ended).collect()
     }
 }
 
 /// The nodes that a run needs and that are not in the cluster, or do not run, as an error of kind `Usage`.
 fn has_nodes(status: &Status, needed: &[String]) -> Result<(), TargetError> {
     let mut problems = Vec::new();
+    let all: Vec<&str> = status.nodes.iter().map(|node| node.name.as_str()).collect();
     for name in needed {
         match status.nodes.iter().find(|node| node.name == *name) {
-            None => problems.push(format!("has no node {name}")),
-            Some(node) if !node.alive => problems.push(format!("has a node {name} that does not run")),
+            None => problems.push(format!(
+                "it has no node {name}: give the nodes of the fleet the names of the cluster's nodes, which are {}",
+                all.join(", ")
+            )),
+            Some(node) if !node.alive => problems.push(format!("its node {name} does not run: start it")),
             Some(_) => {}
         }
     }
     match problems.is_empty() {
         true => Ok(()),
-        false => {
-            let all: Vec<&str> = status.nodes.iter().map(|node| node.name.as_str()).collect();
-            Err(TargetError::usage(format!(
-                "the cluster {} ({}). Give the nodes of the fleet the names of the cluster's nodes, which are {}",
-                problems.join(", and "),
-                status.cluster,
-                all.join(", ")
-            )))
-        }
+        false => Err(TargetError::usage(format!("the cluster {}: {}", status.cluster, problems.join("; ")))),
     }
 }
 
@@ -130,7 +138,10 @@ impl Cluster {
     pub fn find(spec: RunningSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
         let api = Api::new(spec.api, spec.access);
         let status = api.status()?;
-        has_nodes(&status, &spec.nodes)?;
+        let noted = noted::read(&spec.noted)?;
+        let is_noted = |name: &String| noted.iter().any(|fault| fault.node == *name);
+        let needed: Vec<String> = spec.nodes.iter().filter(|name| !is_noted(name)).cloned().collect();
+        has_nodes(&status, &needed)?;
         let foreign = |name: &&String| name.starts_with(&spec.prefix) && !spec.made.contains(*name);
         if let Some(foreign) = status.volumes.iter().map(|volume| &volume.name).find(foreign) {
             return Err(TargetError::usage(format!(
@@ -138,17 +149,25 @@ impl Cluster {
             )));
         }
         let lives = status.nodes.iter().map(|node| (node.name.clone(), node.incarnation)).collect();
-        let node = |node: &crate::api::Node| Node {
-            name: node.name.clone(),
-            api: api.of_other(node.api),
-            address: node.api,
-            process: None,
-            state: NodeState::Up,
-            by_command: None,
+        let node = |node: &crate::api::Node| {
+            let fault = noted.iter().find(|fault| fault.node == node.name);
+            Node {
+                name: node.name.clone(),
+                api: api.of_other(node.api),
+                address: node.api,
+                process: None,
+                state: fault.map_or(NodeState::Up, NotedFault::state),
+                fault: fault.map(|fault| fault.what),
+                by_command: fault.and_then(|fault| fault.by_command),
+            }
         };
-        let nodes = status.nodes.iter().map(node).collect();
-        let origin = Origin::Running(Running { prefix: spec.prefix, commands: spec.commands, lives });
-        let cluster = Cluster { origin, nodes, id: status.cluster };
+        // Others that do not run are no part of the run.
+        let is_part = |node: &&crate::api::Node| node.alive || is_noted(&node.name);
+        let nodes = status.nodes.iter().filter(is_part).map(node).collect();
+        let running = Running { prefix: spec.prefix, commands: spec.commands, noted: spec.noted, lives };
+        let mut cluster = Cluster { origin: Origin::Running(running), nodes, id: status.cluster };
+        // What an earlier process of this run has left.
+        cluster.heal(stop)?;
         for node in cluster.nodes.iter().filter(|node| spec.test_faults.contains(&node.name)) {
             // There are none yet: this finds out whether there may be some.
             node.api.delete::<Value>("/v1/test-faults").map_err(|error| {
@@ -158,10 +177,6 @@ impl Cluster {
                     node.name
                 ))
             })?;
-        }
-        // What an earlier process of this run has left.
-        if !spec.made.is_empty() && status.volumes.iter().any(|volume| is_filler(&volume.name)) {
-            cluster.remove_fillers(stop)?;
         }
         Ok(cluster)
     }

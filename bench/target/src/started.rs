@@ -68,7 +68,15 @@ impl Cluster {
             lies_here(&config, &spec.folder.join(&name))?;
             let address = SocketAddr::from((address, PORTS[0]));
             let api = Api::new(ApiAddress::Http(address), None);
-            nodes.push(Node { name, api, address, process: None, state: NodeState::Up, by_command: None });
+            nodes.push(Node {
+                name,
+                api,
+                address,
+                process: None,
+                state: NodeState::Up,
+                fault: None,
+                by_command: None,
+            });
         }
         let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
         let mut cluster = Cluster { origin: Origin::Started(spec), nodes, id };

@@ -139,11 +139,15 @@ impl Rolling<'_> {
         })?;
         print_line!("restart of node {name} ({number} of {of})");
         let old: u64 = api.post(&format!("/v1/nodes/{}/restart", escaped(name)), ())?;
-        let mut answered = Instant::now();
+        // Since when its new process is known to run.
+        let mut runs: Option<Instant> = None;
         let after = self.wait(name, |status| match status.nodes.iter().find(|node| node.name == name) {
-            Some(node) if node.incarnation > old && !node.stopping && node.alive => missing(status, None),
+            Some(node) if node.incarnation > old && !node.stopping && node.alive => {
+                runs.get_or_insert_with(Instant::now);
+                missing(status, None)
+            }
             Some(node) => {
-                answered = Instant::now();
+                runs = None;
                 let stops = node.alive && (node.incarnation <= old || node.stopping);
                 Some(if stops { "it has stopped".into() } else { "it answers again".into() })
             }
@@ -158,7 +162,8 @@ impl Rolling<'_> {
         };
         // A copy whose process has just started waits for one lease before it follows a new owner.
         let lease = after.volumes.iter().map(|volume| volume.lease_ms).max().unwrap_or(0);
-        std::thread::sleep(Duration::from_millis(lease).saturating_sub(answered.elapsed()));
+        let waited = runs.map_or(Duration::ZERO, |since| since.elapsed());
+        std::thread::sleep(Duration::from_millis(lease).saturating_sub(waited));
         for volume in
             after.volumes.iter().filter(|volume| volumes.contains(&volume.name.as_str()) && gone(volume))
         {

@@ -68,13 +68,14 @@ pub(crate) struct Args {
     /// Continue the run in this folder: complete steps are kept, and all other steps are measured again.
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Keep the files that the run made after the run is finished.
+    /// Keep the files, and the volumes in a cluster, that the run made after the run is finished.
     #[arg(long)]
     keep: bool,
     /// Allow profiles to write to the study's devices. All data on the devices can be lost.
     #[arg(long)]
     destroy_data: bool,
-    /// Run the commands of the study's [target.external] under your user. --plan prints the commands.
+    /// Run the commands of the study's [target] (external, or commands of san): under your user, or on hosts as the user whom SSH logs
+    /// in. --plan prints the commands.
     #[arg(long)]
     run_commands: bool,
     /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to

@@ -99,6 +99,9 @@ pub struct Manifest {
     pub storage: Vec<DiskInventory>,
     /// Files that this run made.
     pub files: Vec<MadeFile>,
+    /// The id of the cluster that ran before, in which the run makes its volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// Volumes that this run made, or is about to make, in a cluster that ran before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<String>,
@@ -143,6 +146,7 @@ impl Manifest {
             host: None,
             storage: Vec::new(),
             files: Vec::new(),
+            cluster: None,
             volumes: Vec::new(),
             network: None,
             filled: false,
