@@ -397,7 +397,15 @@ impl Members {
                 }
             }
             Ok(Err(Error::GRpcStatus(status))) if let Some(refused) = refusal(&status) => {
-                Err(ConfigError::Refused(refused))
+                // The change that fills an etcd is made, and answered with the error of a full one (quotaApplierV3 of etcd).
+                match self.get(&key).await {
+                    Ok(Some(stored)) if stored.value == number.as_bytes() => {
+                        self.last = Some(stored.version);
+                        Ok(true)
+                    }
+                    Ok(_) => Err(ConfigError::Refused(refused)),
+                    Err(why) => Err(self.unknown(&format!("{refused}; and it cannot be read: {why}"))),
+                }
             }
             Ok(Err(error)) => Err(self.unknown(&why(&error))),
             Err(_) => Err(self.unknown(&format!("no answer within {} s", COMMITS.as_secs()))),
