@@ -74,8 +74,8 @@ pub(crate) struct Args {
     /// Allow profiles to write to the study's devices. All data on the devices can be lost.
     #[arg(long)]
     destroy_data: bool,
-    /// Run the commands of the study's [target] (external, or commands of san): under your user, or on hosts as the user whom SSH logs
-    /// in. --plan prints the commands.
+    /// Run the commands that the study names in target.external or target.san: under your user, or on hosts as the user whom SSH logs in.
+    /// --plan prints the commands.
     #[arg(long)]
     run_commands: bool,
     /// The secret that workers need to join; it also protects their connections. A token of your own must be as hard to
