@@ -26,8 +26,8 @@ pub(super) struct Context {
     pub(super) proposed: Option<(Moment, Moment)>,
     /// Since when that proposal delays writes.
     pub(super) stuck: Option<Moment>,
-    /// When the record was last requested, and at which epoch at least.
-    pub(super) last_read: Option<(Moment, Epoch)>,
+    /// When the record was last requested.
+    pub(super) last_read: Option<Moment>,
     /// The highest epoch that a replica reported as promised.
     pub(super) promised: Epoch,
     /// The promise that each replica reported last.
@@ -79,17 +79,12 @@ impl Context {
         }
     }
 
-    /// Requests the record, unless that was done a moment ago. If a newer one is known of since, it is requested at once: clients of a
-    /// volume that is handed over wait for it.
+    /// Requests the record, unless that was done a moment ago.
     pub(super) fn read_record<D>(&mut self, now: Moment, out: &mut Vec<Action<D>>) {
-        // The store holds at least what made a replica promise: a takeover swaps first.
-        let asked_at = self.epoch().max(self.promised);
-        let is_due = |(then, asked)| {
-            now.since(then) >= self.times.resend_ns || asked_at > asked && asked_at > self.epoch()
-        };
-        if self.last_read.is_none_or(is_due) {
-            self.last_read = Some((now, asked_at));
-            out.push(Action::ReadRecord { asked_at });
+        if self.last_read.is_none_or(|then| now.since(then) >= self.times.resend_ns) {
+            self.last_read = Some(now);
+            // The store holds at least what made a replica promise: a takeover swaps first.
+            out.push(Action::ReadRecord { asked_at: self.epoch().max(self.promised) });
         }
     }
 

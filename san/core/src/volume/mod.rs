@@ -337,7 +337,8 @@ impl<D: Clone> Volume<D> {
         match &mut self.role {
             Role::Watch(watch) => {
                 watch.message(now, from, &message);
-                if self.clients.are_here() {
+                // Clients wait for the volume: also those of one that was handed over, which are not let in yet.
+                if self.clients.claim_it() {
                     self.tick(now, out);
                 }
             }
