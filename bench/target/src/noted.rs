@@ -57,7 +57,8 @@ fn write(path: &PathBuf, faults: &[NotedFault]) -> Result<(), TargetError> {
         let mut file = fs::File::create(&new)?;
         file.write_all(&serde_json::to_vec_pretty(faults).map_err(std::io::Error::other)?)?;
         file.sync_all()?;
-        fs::rename(&new, path)
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     written().map_err(|e| TargetError::io("write", path, &e))
 }
@@ -74,7 +75,7 @@ impl Cluster {
         write(path, &faults)
     }
 
-    /// The nodes that have faults now, each with its fault.
+    /// The names of the nodes that have faults now.
     pub fn harmed(&self) -> Vec<String> {
         let harmed = self.nodes.iter().filter(|node| node.state != NodeState::Up);
         harmed.map(|node| node.name.clone()).collect()

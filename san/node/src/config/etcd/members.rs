@@ -403,7 +403,8 @@ impl Members {
                         self.last = Some(stored.version);
                         Ok(true)
                     }
-                    Ok(_) => Err(ConfigError::Refused(refused)),
+                    // An etcd that refuses to be read, too, has made nothing: this user may not use it.
+                    Ok(_) | Err(ConfigError::Refused(_)) => Err(ConfigError::Refused(refused)),
                     Err(why) => Err(self.unknown(&format!("{refused}; and it cannot be read: {why}"))),
                 }
             }
