@@ -92,7 +92,7 @@ fn all_nodes_are_restarted_one_after_the_other_and_no_write_is_lost() {
     println!("{pauses:?} without a write of each volume: {printed}");
     assert!(
         pauses.iter().all(|pause| *pause < Duration::from_secs(2)),
-        "{pauses:?}: nobody waits for a lease to run out"
+        "{pauses:?}: no client waits until a lease runs out"
     );
     assert!(printed.contains("4 nodes were restarted, one after the other"), "{printed}");
     for (node, name) in (1..=4).zip(volumes) {

@@ -127,6 +127,7 @@ fn the_degraded_study_moves_the_workers_of_a_host_that_is_cut_off_and_leaves_not
     faults_in_a_window(&hosts, &san);
     an_interrupted_run(&hosts, &san);
     a_controller_that_dies_in_a_fault(&hosts, &san);
+    ctrl_c_while_a_condition_is_entered(&hosts, &san);
     refusals(&hosts, &san);
 }
 
@@ -185,7 +186,28 @@ fn a_controller_that_dies_in_a_fault(hosts: &ssh_hosts::Hosts, san: &San) {
     assert!(san.volumes().is_empty() && !out.join("faults.json").exists());
 }
 
-/// What is wrong is said before anything is made.
+/// Ctrl-C while a run waits in a condition: the node comes back at once, and not when the wait is over.
+fn ctrl_c_while_a_condition_is_entered(hosts: &ssh_hosts::Hosts, san: &San) {
+    let conditions =
+        "[[condition]]\nname = \"killed\"\ndo = [{ do = \"kill\", node = \"h3\" }]\nwait = \"10m\"\n";
+    let commands = format!("commands = {{ kill = {:?}, return = {:?} }}", san.kill(), san.start_again());
+    let study = hosts.study(&study(san, conditions, &commands, "2s"));
+    let out = hosts.folder.join(hosts.name("run"));
+    let child =
+        hosts.loadline(&["run", &study, "--run-commands", "--out", out.to_str().unwrap()]).spawn().unwrap();
+    eventually("the node is gone", LIMIT, || out.join("faults.json").exists() && san.alive() == HOSTS - 1);
+    signal(child.id(), "INT");
+    finish(child, LIMIT)
+        .refused(130, &["undoing the faults of h3", "4 volumes of the run are left in the cluster"]);
+    assert!(!out.join("faults.json").exists());
+    eventually("all nodes run again", LIMIT, || san.alive() == HOSTS);
+    for name in san.volumes() {
+        san.must(&["volume", "detach", &name, "--force"]);
+        san.must(&["volume", "delete", &name, "--confirm", &name]);
+    }
+}
+
+/// Mistakes in a study are reported before the run makes anything.
 fn refusals(hosts: &ssh_hosts::Hosts, san: &San) {
     let plain = study(san, "", "", "1s");
     is_measured(&hosts.run(&["doctor", "--study", &hosts.study(&plain)]));

@@ -202,13 +202,14 @@ pub struct SanSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_file: Option<PathBuf>,
     /// How faults are caused in a cluster that runs already: a line for `/bin/sh` on the node's host, by SSH, for each of `kill`,
-    /// `freeze`, `cut`, `fail-device`, `slow-device`, `fill` and `return`. The environment has the node as `$NODE`, the delay of
-    /// `slow-device` as `$BY`, the action as `$LOADLINE_ACTION`, and when a node returns, the fault that is undone as
-    /// `$LOADLINE_WAS`. Exit code 0 means that the action is done. What has no command, the nodes do themselves, if their
-    /// `node.toml` says `test_faults = true` (not `kill` and `freeze`). Needs `--run-commands`.
+    /// `freeze`, `cut`, `fail-device`, `slow-device` and `fill`; and `return`, which undoes what these have caused. The environment
+    /// has the node as `$NODE`, the delay of `slow-device` as `$BY`, the action as `$LOADLINE_ACTION`, and when a node returns, the
+    /// fault that is undone as `$LOADLINE_WAS`. Exit code 0 means that the action is done. Without a command, nodes cause `cut`,
+    /// `fail-device` and `slow-device` in themselves, if their `node.toml` says `test_faults = true`. Needs `--run-commands`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub commands: BTreeMap<String, String>,
-    /// As `commands`, for `/bin/sh` on this machine: for what cuts the host off from SSH too, such as its power or its link.
+    /// As `commands`, with a `return` of its own, for `/bin/sh` on this machine: for what cuts the host off from SSH too, such as its
+    /// power or its link.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub commands_here: BTreeMap<String, String>,
     /// The time limit of each command, and of a node that returns: 10 minutes by default.

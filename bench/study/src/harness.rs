@@ -52,7 +52,7 @@ pub(crate) struct Harness {
     current: Mutex<Arc<AtomicBool>>,
 }
 
-/// Ends a call that nobody waits for any more.
+/// Ends a call when its caller does not wait for the answer any more.
 struct EndsCall(Arc<AtomicBool>);
 
 impl Drop for EndsCall {

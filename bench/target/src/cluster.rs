@@ -178,8 +178,8 @@ impl Cluster {
         })
     }
 
-    /// Whether a volume is one of those whose health and whose load are asked for. What fills a device has one copy, and its data is
-    /// not needed; volumes of others are not the run's.
+    /// Whether the health and the load of a volume count for the run: not those of a volume that only fills a device, and in a
+    /// cluster that ran before not those of volumes that the run has not made.
     pub(crate) fn counts(&self, volume: &str) -> bool {
         let is_ours = match &self.origin {
             Origin::Started(_) => true,
@@ -214,7 +214,7 @@ impl Cluster {
                 return Ok(true);
             }
             if since.is_none() && begun.elapsed() > limit {
-                // That nobody answers is another matter than copies that are not in sync.
+                // If no node answers, whether the copies are in sync is not known: that is an error.
                 return health.map(|_| false);
             }
             pause(stop)?;

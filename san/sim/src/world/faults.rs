@@ -202,8 +202,8 @@ impl World {
 
     /// One of a node's replicas in sync, of a group with another for which this holds.
     ///
-    /// Returns `None` while a person recovers the volume by force: the recovery takes the chosen replicas as they are, and nobody compares
-    /// them with others.
+    /// Returns `None` while a person recovers the volume by force: the recovery takes the chosen replicas as they are, and does not
+    /// compare them with others.
     pub(crate) fn spare(&mut self, node: usize, well: impl Fn(&Store) -> bool) -> Option<ReplicaId> {
         if self.is_being_recovered() {
             return None;
