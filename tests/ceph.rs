@@ -32,7 +32,8 @@ impl Ceph {
     fn script(&self, words: &[&str]) {
         let output = Command::new("bash").args([SCRIPT, words[0]]).arg(&self.0).args(&words[1..]).output();
         let output = output.expect("bash runs");
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {}: {stderr}", output.status);
     }
 
     fn file(&self, name: &str) -> String {

@@ -9,9 +9,19 @@
 #   down FOLDER                         stops everything
 #
 # Clients need FOLDER/ceph.conf, which says where the administrator's key is. Needs root, and the packages ceph-mon, ceph-mgr, ceph-osd and ceph-common.
-set -euo pipefail
+set -Eeuo pipefail
 verb=$1 folder=$2
 conf=$folder/ceph.conf
+
+# What failed, since Ceph's programs do not always say it.
+failed() {
+    local status=$? file
+    echo "ceph-mini.sh: line $1 ended with $status: $2" >&2
+    for file in "$folder"/log/*; do
+        [[ ! -e $file ]] || tail -n 5 "$file" >&2
+    done
+}
+trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
 
 # Nothing of it is kept, so it need not end in order. Another cluster would talk to what is left of this one: all are waited for.
 stop_all() {
@@ -102,17 +112,34 @@ start_all() {
     done
     ask osd pool create bench 32
     ask osd pool set bench size "$copies"
-    rbd --conf "$conf" pool init bench
-    rbd --conf "$conf" create --size "${mib}M" bench/disk0
+    client rbd --conf "$conf" pool init bench
+    client make_image disk0 "$mib"
+}
+
+# client PROGRAM [ARGUMENT...]: does it again if a signal ended it. At a client's end its exit handlers free what its threads may
+# still use.
+client() {
+    local tries status
+    for tries in 1 2 3; do
+        status=0
+        "$@" || status=$?
+        ((status == 0)) || echo "ceph-mini.sh: $* ended with $status" >&2
+        ((status > 128 && tries < 3)) || return "$status"
+    done
 }
 
 ask() {
-    ceph --conf "$conf" --connect-timeout 20 "$@"
+    client ceph --conf "$conf" --connect-timeout 20 "$@"
+}
+
+# Makes an image of so many MiB, unless an earlier try has made it.
+make_image() {
+    rbd --conf "$conf" info "bench/$1" >/dev/null 2>&1 || rbd --conf "$conf" create --size "${2}M" "bench/$1"
 }
 
 case $verb in
 up) start_all "${@:3}" ;;
-image) rbd --conf "$conf" create --size "${4}M" "bench/$3" ;;
+image) client make_image "$3" "$4" ;;
 user) ask auth get-or-create "client.$3" "${@:4}" -o "$folder/$3.keyring" ;;
 stop-osd) kill "-${4:-KILL}" "$(<"$folder/run/osd.$3.pid")" ;;
 start-osd) ceph-osd --conf "$conf" -i "$3" ;;
