@@ -14,11 +14,13 @@
 //! | [`nbd`] | what the NBD protocol calls its parts |
 //! | [`network`] | addresses of hosts |
 //! | [`in_use`] | what uses a device or a file |
+//! | [`device_model`] | a drive's data sheet, as figures by which a simulated device behaves |
 //! | [`nearest`] | the word that was probably meant |
 
 pub mod buffer;
 pub mod clock;
 pub mod crc;
+pub mod device_model;
 pub mod figures;
 pub mod histogram;
 pub mod in_use;

@@ -24,6 +24,7 @@ mod api;
 pub mod cluster;
 mod command;
 pub mod counters;
+pub mod device_models;
 pub mod error;
 pub mod external;
 #[cfg(test)]

@@ -14,13 +14,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use loadline_san_store::io::{Area, Disk, IoFault, Sector};
+use loadline_san_core::lease::Moment;
+use loadline_san_store::io::{Area, Disk, IoFault, IoRequest, Sector};
 use nix::libc::{self, iovec};
 use zerocopy::IntoBytes;
 
 pub use error::DeviceError;
 
+use crate::model::{ModelledDevice, Work};
 use crate::vectors::{MOST_TRIES, MOST_VECTORS, advance, failed};
 
 /// Bytes at the beginning of a device that must be zeroes for the device to be blank.
@@ -35,6 +38,7 @@ pub struct DeviceFile {
     path: PathBuf,
     bytes: u64,
     in_memory: bool,
+    model: Option<Arc<ModelledDevice>>,
 }
 
 /// A replica's devices.
@@ -76,7 +80,18 @@ impl DeviceFile {
     /// Another handle of it. The lock lasts until all are dropped.
     pub fn share(&self) -> io::Result<DeviceFile> {
         let (file, path) = (self.file.try_clone()?, self.path.clone());
-        Ok(DeviceFile { file, path, bytes: self.bytes, in_memory: self.in_memory })
+        let model = self.model.clone();
+        Ok(DeviceFile { file, path, bytes: self.bytes, in_memory: self.in_memory, model })
+    }
+
+    /// The same device, which behaves as a model says from now on, for all handles that are made of this one.
+    pub fn modelled(self, model: Option<Arc<ModelledDevice>>) -> DeviceFile {
+        DeviceFile { model, ..self }
+    }
+
+    /// The model by which it behaves, if it has one.
+    pub fn model(&self) -> Option<&ModelledDevice> {
+        self.model.as_deref()
     }
 
     /// How long it was when it was opened, in bytes.
@@ -190,6 +205,27 @@ impl Devices {
         match area {
             Area::Log => &self.log,
             Area::Capacity => self.capacity.as_ref().unwrap_or(&self.log),
+        }
+    }
+
+    /// Whether a device behaves as a model says.
+    pub fn have_model(&self) -> bool {
+        [Area::Log, Area::Capacity].iter().any(|area| self.file(*area).model.is_some())
+    }
+
+    /// The devices get this request now. When it completes as their models say, if they have any.
+    pub fn begin<D>(&self, now: Moment, request: &IoRequest<D>) -> Option<Moment> {
+        let begin = |area, work| self.file(area).model().map(|model| model.begin(now, work));
+        match request {
+            IoRequest::Read(reading) => {
+                let bytes = |blocks| u64::from(blocks) * loadline_san_core::layout::BLOCK;
+                let pieces = reading.pieces.iter();
+                pieces.filter_map(|piece| begin(piece.area, Work::Read(bytes(piece.blocks)))).max()
+            }
+            IoRequest::Write(writing) => {
+                begin(writing.area, Work::Write { bytes: writing.length(), durable: writing.durable })
+            }
+            IoRequest::Sync(area) => begin(*area, Work::Flush),
         }
     }
 

@@ -38,6 +38,7 @@ mod control;
 pub mod counts;
 mod direct_reads;
 mod front_ends;
+mod held_back;
 mod keys;
 mod leave;
 mod peer_receiver;
@@ -393,7 +394,7 @@ impl EventLoop {
 
     fn pass_time(&mut self) {
         let now = self.now;
-        self.replicas.take_late(now);
+        self.replicas.tell_held(now);
         while let Some(id) = self.replicas.take_due(now) {
             self.step_replica(id, replica::Event::Wake);
         }

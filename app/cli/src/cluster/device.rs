@@ -1,11 +1,12 @@
 //! `loadline device`: what nodes give to the cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
-use loadline_san_node::node::manage::{AddDevice, StatusView};
+use loadline_san_node::node::manage::{AddDevice, DeviceView, ModelView, StatusView};
+use loadline_target::device_models;
 
-use crate::cluster::client::{Api, print_json, table};
+use crate::cluster::client::{Api, Failed, print_json, table};
 use crate::cluster::moves::{self, Wait};
 use crate::output::{print_line, write};
 use crate::process::exit::Exit;
@@ -22,16 +23,13 @@ enum Command {
     /// Add a device to the cluster. The device belongs to the node that --api names. All data on the device is lost.
     #[command(after_help = "Examples:\n  \
         loadline device add /dev/nvme1n1 --api 127.0.0.2:7400\n  \
-        loadline device add /srv/loadline/device --create 100GiB")]
+        loadline device add /srv/loadline/device --create 100GiB\n  \
+        loadline device add /srv/loadline/device --create 10GiB --model intel-s4500")]
     Add {
         /// The device: a block device or a file.
         path: PathBuf,
-        /// Make a new file of this size.
-        #[arg(long, value_name = "SIZE")]
-        create: Option<ByteSize>,
-        /// Use the device even if it is not blank. All data on it is lost.
-        #[arg(long)]
-        overwrite: bool,
+        #[command(flatten)]
+        new: NewDevice,
         #[command(flatten)]
         api: Api,
     },
@@ -46,12 +44,8 @@ enum Command {
         /// The new device: a block device or a file.
         #[arg(long, value_name = "PATH")]
         with: PathBuf,
-        /// Make a new file of this size.
-        #[arg(long, value_name = "SIZE")]
-        create: Option<ByteSize>,
-        /// Use the new device even if it is not blank. All data on it is lost.
-        #[arg(long)]
-        overwrite: bool,
+        #[command(flatten)]
+        new: NewDevice,
         #[command(flatten)]
         wait: Wait,
     },
@@ -62,24 +56,45 @@ enum Command {
     },
 }
 
+/// How a device is added.
+#[derive(clap::Args)]
+struct NewDevice {
+    /// Make a new file of this size.
+    #[arg(long, value_name = "SIZE")]
+    create: Option<ByteSize>,
+    /// Use the device even if it is not blank. All data on it is lost.
+    #[arg(long)]
+    overwrite: bool,
+    /// Make the device as slow as a drive's data sheet says, whatever is behind it. Status and results say so. MODEL is the
+    /// path of a TOML file, or intel-p3700, intel-p4800x, intel-s3500, intel-s4500 or micron-5100-max.
+    #[arg(long)]
+    model: Option<String>,
+}
+
+impl NewDevice {
+    /// What a node is asked for, of the device at this path.
+    fn at(self, path: &Path) -> Result<AddDevice, Failed> {
+        let model = self.model.as_deref().map(device_models::find).transpose();
+        let model = model.map_err(|why| Failed::new(Exit::Usage, why.to_string(), true))?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        Ok(AddDevice { path, create: self.create.map(ByteSize::bytes), overwrite: self.overwrite, model })
+    }
+}
+
 pub(crate) fn run(args: Args) -> Exit {
     let done = match args.command {
-        Command::Add { path, create, overwrite, api } => {
-            let path = std::path::absolute(&path).unwrap_or(path);
-            let add = AddDevice { path: path.clone(), create: create.map(ByteSize::bytes), overwrite };
+        Command::Add { path, new, api } => new.at(&path).and_then(|add| {
+            let path = add.path.clone();
             api.post("/v1/devices", add).map(|id: u32| {
                 let now = format!("{} is device {id} of the cluster", path.display());
                 api.done_with(&now, &[("device", id.into())])
             })
-        }
-        Command::Replace { id, with, create, overwrite, wait } => {
-            let path = std::path::absolute(&with).unwrap_or(with);
-            let add = AddDevice { path, create: create.map(ByteSize::bytes), overwrite };
-            wait.api.post(&format!("/v1/devices/{id}/replace"), add).and_then(|new: u32| {
-                print_line!("device {new} takes the place of device {id}");
-                moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| replica.device == id)
-            })
-        }
+        }),
+        Command::Replace { id, with, new, wait } => new.at(&with).and_then(|add| {
+            let new: u32 = wait.api.post(&format!("/v1/devices/{id}/replace"), add)?;
+            print_line!("device {new} takes the place of device {id}");
+            moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| replica.device == id)
+        }),
         Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {
             true => print_json(&status.devices),
             false => list(&status),
@@ -100,14 +115,29 @@ fn list(status: &StatusView) -> Exit {
                 ByteSize(device.promised).rounded(),
                 device.replicas.to_string(),
                 device.path.clone(),
-                match (&device.fault, device.replaced_by) {
-                    (Some(fault), _) => fault.clone(),
-                    (None, Some(by)) => format!("is being replaced by {by}"),
-                    (None, None) => "-".into(),
-                },
+                note(device),
             ]
         })
         .collect();
     write(table(&["device", "node", "size", "promised", "copies", "path", "note"], &rows).as_bytes());
     Exit::Done
+}
+
+fn note(device: &DeviceView) -> String {
+    if let Some(fault) = &device.fault {
+        return fault.clone();
+    }
+    let replaced = device.replaced_by.map(|by| format!("is being replaced by {by}"));
+    let model = device.model.as_ref().map(|model| match device.keeps_up.as_ref().and_then(machines_part) {
+        Some(part) => format!("behaves as {model}; the machine adds {part:.0} % to its times"),
+        None => format!("behaves as {model}"),
+    });
+    let notes: Vec<String> = replaced.into_iter().chain(model).collect();
+    if notes.is_empty() { "-".into() } else { notes.join("; ") }
+}
+
+/// By how much the machine prolongs what a model says, in per cent, if that is worth saying.
+fn machines_part(keeps_up: &ModelView) -> Option<f64> {
+    let part = 100.0 * keeps_up.late_ns as f64 / keeps_up.modelled_ns.max(1) as f64;
+    (part >= 1.0).then_some(part)
 }

@@ -9,12 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadline_base::device_model::DeviceModel;
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog::{self, Transport};
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
+use loadline_target::device_models;
 
 use super::join;
 use super::protection::Protection;
@@ -56,6 +58,10 @@ pub(super) struct Dev {
     /// The size of each node's device, which is a file.
     #[arg(long, default_value = "4GiB")]
     size: ByteSize,
+    /// Make each node's device as slow as a drive's data sheet says, as with 'loadline device add'. So a node that dies takes its
+    /// share of the cluster's performance with it. An existing cluster keeps its devices.
+    #[arg(long)]
+    model: Option<String>,
     /// The network of the nodes' addresses, within 127.0.0.0/8. Two clusters that run at the same time need different
     /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
@@ -68,6 +74,10 @@ pub(super) struct Dev {
 
 pub(super) fn dev(args: &Dev) -> Exit {
     let stop = interrupt::flag();
+    let model = match args.model.as_deref().map(device_models::find).transpose() {
+        Ok(model) => model,
+        Err(why) => return print_error(Exit::Usage, &why.to_string()),
+    };
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
         return print_error(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
     }
@@ -75,7 +85,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
     let passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
     let mut children = Children(Vec::new());
-    let result = serve(args, &folder, &mut children, &stop);
+    let result = serve(args, &folder, model.as_ref(), &mut children, &stop);
     children.stop();
     // They are gone before the folder goes.
     drop(children);
@@ -177,7 +187,13 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
     Ok(None)
 }
 
-fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) -> Result<Exit, String> {
+fn serve(
+    args: &Dev,
+    folder: &Path,
+    model: Option<&DeviceModel>,
+    children: &mut Children,
+    stop: &AtomicBool,
+) -> Result<Exit, String> {
     let cluster = folder.join("cluster.db");
     if let Some(why) = unusable(args, folder, &cluster)? {
         return Ok(print_error(Exit::Usage, &why));
@@ -276,7 +292,8 @@ fn serve(args: &Dev, folder: &Path, children: &mut Children, stop: &AtomicBool) 
         let name = format!("node-{number}");
         if !status.devices.iter().any(|device| device.node == name) {
             let path = folder.join(&name).join("device");
-            let add = AddDevice { path, create: Some(args.size.bytes()), overwrite: false };
+            let add =
+                AddDevice { path, create: Some(args.size.bytes()), overwrite: false, model: model.cloned() };
             if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
                 why.print_error();
                 return Ok(Exit::Failed);

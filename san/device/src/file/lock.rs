@@ -38,7 +38,13 @@ impl DeviceFile {
         }
         let found = probe::probe(&file, path, &opened)?;
         settle(&file, !found.in_memory).map_err(|error| fail("set up")(error.into()))?;
-        Ok(DeviceFile { file, path: path.to_owned(), bytes: found.bytes, in_memory: found.in_memory })
+        Ok(DeviceFile {
+            file,
+            path: path.to_owned(),
+            bytes: found.bytes,
+            in_memory: found.in_memory,
+            model: None,
+        })
     }
 }
 

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use loadline_base::device_model::DeviceModel;
 use loadline_san_export::front_ends::Protocol;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,9 @@ pub struct Device {
     /// They go to this device, of the same node.
     #[serde(default)]
     pub replaced_by: Option<u32>,
+    /// It behaves as this says, whatever is behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<DeviceModel>,
 }
 
 /// A volume.

@@ -21,6 +21,7 @@ use loadline_san_store::store::{self, Store};
 use super::command::{ReplicaFault, ReplicaState, Scrub};
 use super::counts::{BackEnd, Count};
 use super::direct_reads::DirectReads;
+use super::held_back::{Begun, Held, HeldBack};
 use crate::unusable::Unusable;
 
 /// Blocks that a device in memory writes or reads before other replicas have their turn and clients get answers.
@@ -33,7 +34,16 @@ pub(super) enum Io {
     Direct(Box<Direct>),
     /// By the ring, under this number.
     /// The devices stay open, and locked, as long as the store is here.
-    Ring(u32, #[allow(dead_code, reason = "it is kept open")] Devices),
+    Ring(u32, Devices),
+}
+
+impl Io {
+    fn devices(&self) -> &Devices {
+        match self {
+            Io::Direct(direct) => direct.devices(),
+            Io::Ring(_, devices) => devices,
+        }
+    }
 }
 
 /// An open replica of one loop: it owns the replica's state machine, its store and its devices.
@@ -49,15 +59,18 @@ pub(super) struct ReplicaHost {
     /// A request has arrived since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
-    /// Its devices' fault, on purpose, and what they have done and is held back by it.
+    /// Its devices' fault, on purpose.
     pub(super) fault: ReplicaFault,
-    late: VecDeque<(Moment, Token, Done<Blocks>)>,
+    /// Whether a device of it behaves as a model says.
+    is_modelled: bool,
+    /// What they have done and is to be known later.
+    held_back: HeldBack,
     /// Requests of the store to its log, and to its extents.
     counts: [BackEnd; 2],
     /// What devices in memory have done together.
     ended: Vec<Ended>,
     /// When what the ring has of it was begun.
-    begun: HashMap<Token, Moment, RandomState>,
+    begun: HashMap<Token, Begun, RandomState>,
     /// The results of its scrub at the time when a full scrub was requested.
     scrub_from: Option<Scrubbed>,
     /// What its start found damaged, if anything.
@@ -70,10 +83,12 @@ impl ReplicaHost {
     pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> ReplicaHost {
         let (io_requests, store_actions) = (VecDeque::new(), Vec::new());
         let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
+        let is_modelled = io.devices().have_model();
         ReplicaHost {
             replica,
             store,
             io,
+            is_modelled,
             io_requests,
             listed: false,
             busy: false,
@@ -82,7 +97,7 @@ impl ReplicaHost {
             ended,
             begun,
             fault: ReplicaFault::default(),
-            late: VecDeque::new(),
+            held_back: HeldBack::default(),
             scrub_from: None,
             damage,
             unusable: None,
@@ -152,39 +167,50 @@ impl ReplicaHost {
 
     /// The ring has done something.
     pub(super) fn done(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
-        let begun = self.begun.remove(&token).unwrap_or(now);
-        Ended::of(&done).count(&mut self.counts, now.since(begun));
-        self.tell_store(token, done, now);
+        let begun = self.begun.remove(&token).unwrap_or(Begun { at: now, due: None });
+        self.hold_or_tell(Held { token, done, begun }, now);
     }
 
-    /// What has become of an ask goes to the store; later, or as a failure, if that is wanted on purpose.
-    fn tell_store(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
-        let ReplicaFault { fails, slow_ns } = self.fault;
-        let done = if fails { failed(done) } else { done };
-        if slow_ns > 0 {
-            self.late.push_back((now.after(slow_ns), token, done));
+    /// What has become of a request goes to the store; later, or as a failure, if that is wanted.
+    fn hold_or_tell(&mut self, held: Held, now: Moment) {
+        let (until, held) = with_fault(self.fault, held, now);
+        if until > now {
+            self.held_back.hold(until, held);
         } else {
-            self.store.done(token, done, &mut self.store_actions);
+            self.tell_store(held, now);
         }
     }
 
-    /// It has a fault on purpose, or what was held back by one.
-    pub(super) fn has_fault(&self) -> bool {
-        self.fault != ReplicaFault::default() || !self.late.is_empty()
-    }
-
-    /// Something that was held back is due.
-    pub(super) fn is_late(&self, now: Moment) -> bool {
-        self.late.front().is_some_and(|(at, ..)| *at <= now)
-    }
-
-    /// It goes to the store.
-    pub(super) fn take_late(&mut self, now: Moment) {
-        while self.is_late(now)
-            && let Some((_, token, done)) = self.late.pop_front()
+    fn tell_store(&mut self, held: Held, now: Moment) {
+        let Held { token, done, begun } = held;
+        let ended = Ended::of(&done);
+        ended.count(&mut self.counts, now.since(begun.at));
+        if let Some(due) = begun.due
+            && let Some(model) = self.io.devices().file(ended.area).model()
         {
-            self.store.done(token, done, &mut self.store_actions);
+            model.completed(begun.at, due, now);
         }
+        self.store.done(token, done, &mut self.store_actions);
+    }
+
+    /// Its devices hold things back, have done so, or will.
+    pub(super) fn holds_back(&self) -> bool {
+        self.is_modelled || self.fault != ReplicaFault::default() || !self.held_back.is_empty()
+    }
+
+    /// When what is held back is to be known next.
+    pub(super) fn next_held(&self) -> Option<Moment> {
+        self.held_back.next()
+    }
+
+    /// What was held back until now goes to the store. Whether there was anything.
+    pub(super) fn tell_held(&mut self, now: Moment) -> bool {
+        let mut told = false;
+        while let Some(held) = self.held_back.take(now) {
+            self.tell_store(held, now);
+            told = true;
+        }
+        told
     }
 
     /// How it is.
@@ -226,6 +252,7 @@ impl ReplicaHost {
                 && let Some((token, io_request)) = self.io_requests.pop_front()
             {
                 blocks += size(&io_request);
+                let due = direct.devices().begin(begun, &io_request);
                 if let Some((_, next)) = self.io_requests.front() {
                     direct.prepare_next(next);
                 }
@@ -240,12 +267,13 @@ impl ReplicaHost {
                     }
                     io_request => direct.carry_out(io_request),
                 };
-                self.ended.push(Ended::of(&done));
-                if self.fault == ReplicaFault::default() {
+                if due.is_none() && self.fault == ReplicaFault::default() {
+                    self.ended.push(Ended::of(&done));
                     self.store.done(token, done, &mut self.store_actions);
                 } else {
-                    let done = if self.fault.fails { failed(done) } else { done };
-                    self.late.push_back((crate::clock::now().after(self.fault.slow_ns), token, done));
+                    let held = Held { token, done, begun: Begun { at: begun, due } };
+                    let (until, held) = with_fault(self.fault, held, crate::clock::now());
+                    self.held_back.hold(until, held);
                 }
                 if self.io_requests.is_empty() {
                     self.store.run(&mut self.store_actions);
@@ -276,8 +304,9 @@ impl ReplicaHost {
             match action {
                 store::Action::Submit(token, io_request) => match &self.io {
                     Io::Direct(_) => self.io_requests.push_back((token, io_request)),
-                    Io::Ring(number, _) => {
-                        self.begun.insert(token, crate::clock::now());
+                    Io::Ring(number, devices) => {
+                        let at = crate::clock::now();
+                        self.begun.insert(token, Begun { at, due: devices.begin(at, &io_request) });
                         uring.start(*number, token, io_request);
                     }
                 },
@@ -346,6 +375,12 @@ impl Ended {
         let of = &mut counts[usize::from(self.area == Area::Capacity)];
         (self.of)(of).add(self.bytes, took_ns, self.well);
     }
+}
+
+/// When it is to be known what devices with this fault have done, and what it is.
+fn with_fault(fault: ReplicaFault, held: Held, now: Moment) -> (Moment, Held) {
+    let until = held.begun.due.unwrap_or(now).max(now.after(fault.slow_ns));
+    (until, if fault.fails { Held { done: failed(held.done), ..held } } else { held })
 }
 
 /// As if the device had not done it.

@@ -41,8 +41,8 @@ pub(super) struct Replicas {
     /// Replicas whose stores have something to do.
     listed: VecDeque<ReplicaId>,
     wakes: BinaryHeap<Reverse<(Moment, ReplicaId)>>,
-    /// Devices have, or had, faults on purpose.
-    has_faults: bool,
+    /// Devices hold back what they have done, or did: they have models, or faults on purpose.
+    hold_back: bool,
     /// A person has a replica scrubbed.
     scrubs: bool,
     /// A store was busy at the last tick.
@@ -81,7 +81,9 @@ impl Replicas {
         let failed = |why: String| NotOpened { why, failed: true };
         let not_used = |why: String| NotOpened { why, failed: false };
         let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, is_new, process } = new;
-        let settings = if devices.are_in_memory() { in_memory(settings) } else { settings };
+        // One with a model behaves as a disk, whatever is behind it.
+        let is_fast = devices.are_in_memory() && !devices.have_model();
+        let settings = if is_fast { in_memory(settings) } else { settings };
         let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
             .map_err(|why| failed(why.to_string()))?;
         if store.key() != key {
@@ -105,7 +107,9 @@ impl Replicas {
         let now = crate::clock::now();
         let make = if is_new { Replica::made } else { Replica::new };
         let replica = make(id.volume, id.replica, process, lease_ns, &found, now);
-        self.hosts.insert(id.replica, ReplicaHost::new(replica, store, io, damage));
+        let host = ReplicaHost::new(replica, store, io, damage);
+        self.hold_back |= host.holds_back();
+        self.hosts.insert(id.replica, host);
         self.share_out_scrub();
         self.list(id.replica);
         Ok(())
@@ -291,7 +295,7 @@ impl Replicas {
 
     /// Devices of these have this fault, on purpose.
     pub(super) fn fault(&mut self, ids: &[ReplicaId], fault: ReplicaFault) {
-        self.has_faults = true;
+        self.hold_back = true;
         for id in ids {
             if let Some(host) = self.hosts.get_mut(id) {
                 host.fault = fault;
@@ -304,23 +308,25 @@ impl Replicas {
         self.hosts.values_mut().for_each(|host| host.fault = ReplicaFault::default());
     }
 
-    /// Whether devices have, or had, faults on purpose.
-    pub(super) fn have_faults(&self) -> bool {
-        self.has_faults
+    /// When what devices have done, and is held back, is to be known next.
+    pub(super) fn next_held(&self) -> Option<Moment> {
+        let hosts = || self.hosts.values().filter_map(ReplicaHost::next_held);
+        if self.hold_back { hosts().min() } else { None }
     }
 
-    /// What faults have held back until now comes.
-    pub(super) fn take_late(&mut self, now: Moment) {
-        if !self.has_faults {
+    /// What was held back until now goes to the stores.
+    pub(super) fn tell_held(&mut self, now: Moment) {
+        if !self.hold_back {
             return;
         }
-        self.has_faults = self.hosts.values().any(ReplicaHost::has_fault);
-        let mut late = Vec::new();
-        for (id, host) in self.hosts.iter_mut().filter(|(_, host)| host.is_late(now)) {
-            host.take_late(now);
-            late.push(*id);
+        self.hold_back = self.hosts.values().any(ReplicaHost::holds_back);
+        let mut told = Vec::new();
+        for (id, host) in &mut self.hosts {
+            if host.tell_held(now) {
+                told.push(*id);
+            }
         }
-        late.into_iter().for_each(|id| self.list(id));
+        told.into_iter().for_each(|id| self.list(id));
     }
 }
 

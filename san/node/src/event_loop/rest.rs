@@ -55,7 +55,9 @@ impl EventLoop {
         if let Some(at) = self.replicas.next_wake() {
             next = next.min(at);
         }
-        let longest = if self.replicas.have_faults() { Duration::from_millis(1) } else { LONGEST };
-        Duration::from_nanos(next.since(self.now)).min(longest)
+        if let Some(at) = self.replicas.next_held() {
+            next = next.min(at);
+        }
+        Duration::from_nanos(next.since(self.now)).min(LONGEST)
     }
 }

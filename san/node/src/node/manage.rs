@@ -44,7 +44,7 @@ pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use local::{
     CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume,
-    OwnerView, SessionView, Usable,
+    ModelView, OwnerView, SessionView, Usable,
 };
 pub use nodes::{Drain, Move};
 pub(super) use plan::{has_ended, is_of};

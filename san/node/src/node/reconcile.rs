@@ -9,6 +9,7 @@ use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::message::Promise;
 use loadline_san_core::record::Record;
 use loadline_san_device::file::{DeviceFile, Devices};
+use loadline_san_device::model::ModelledDevice;
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_protocol::record;
 use loadline_san_store::io::Area;
@@ -274,6 +275,7 @@ impl Node {
             return true;
         }
         let (path, cluster, shown) = (device.path.clone(), self.0.cluster, device.path.display());
+        let model = device.model.clone();
         let opened = tokio::task::spawn_blocking(move || -> Result<OpenDevice, String> {
             let file = DeviceFile::open(&path, PATIENCE).map_err(|why| why.to_string())?;
             let mut devices = Devices { log: file, capacity: None };
@@ -282,7 +284,8 @@ impl Node {
                 let is = space.superblock().device.0;
                 return Err(format!("{} is device {is} of the cluster, and not {id}", path.display()));
             }
-            Ok(OpenDevice { file: devices.log, space: Arc::new(Mutex::new(space)) })
+            let model = model.map(|model| Arc::new(ModelledDevice::new(model, DeviceId(u64::from(id)))));
+            Ok(OpenDevice { file: devices.log.modelled(model), space: Arc::new(Mutex::new(space)) })
         });
         let opened = opened.await.unwrap_or_else(|_| Err("the thread that opens the device failed".into()));
         let mut state = self.state();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loadline_base::device_model::DeviceModel;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_protocol::device::{DeviceId, DiskFault, Superblock};
 use loadline_san_store::check::ReadOnly;
@@ -33,6 +34,9 @@ pub struct AddDevice {
     /// Nothing that is on it is needed.
     #[serde(default)]
     pub overwrite: bool,
+    /// It is to behave as this says, whatever is behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<DeviceModel>,
 }
 
 /// Fails if a device holds copies of volumes, of this cluster or another one. The device is only read: a node of another host may be using it.
@@ -89,6 +93,9 @@ impl Node {
                 no_room::size(LEAST_DEVICE)
             )));
         }
+        if let Some(Err(why)) = add.model.as_ref().map(DeviceModel::check) {
+            return Err(ManageError::Wrong(format!("the device model: {why}")));
+        }
         let id = self.config().call(|store| {
             for _ in 0..16 {
                 let (ids, take) = Catalog::read(store)?.take_ids(1);
@@ -99,7 +106,7 @@ impl Node {
             Err(ConfigError::Contended)
         });
         let id = id.await?;
-        let (cluster, path) = (self.0.cluster, add.path.clone());
+        let (cluster, path, model) = (self.0.cluster, add.path.clone(), add.model.clone());
         let formatted = tokio::task::spawn_blocking(move || -> Result<u64, String> {
             let shown = add.path.display();
             let file = match add.create {
@@ -134,7 +141,7 @@ impl Node {
         });
         let formatted = formatted.await.unwrap_or_else(|_| Err("it could not be prepared".into()));
         let bytes = formatted.map_err(ManageError::Device)?;
-        let device = Device { node: self.id(), path, bytes, draining: false, replaced_by: None };
+        let device = Device { node: self.id(), path, bytes, draining: false, replaced_by: None, model };
         let written =
             self.config().call(move |store| store.commit(&[change(format!("device/{id}"), None, &device)]));
         if !written.await? {

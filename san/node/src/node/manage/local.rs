@@ -228,6 +228,22 @@ pub struct LocalDevice {
     /// Bytes of it that replicas have taken, in whole chunks. Not known while the device is not open, or is being changed.
     #[serde(default)]
     pub taken: Option<u64>,
+    /// How well the machine keeps up with its model, if it has one.
+    #[serde(default)]
+    pub model: Option<ModelView>,
+}
+
+/// A device that behaves as a model says, and how well the machine keeps up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelView {
+    /// What it is a model of.
+    pub name: String,
+    /// I/Os since the device was opened.
+    pub ios: u64,
+    /// How long they take by the model together, nanoseconds.
+    pub modelled_ns: u64,
+    /// How much longer they took together, nanoseconds: the machine's part, which no such device would add.
+    pub late_ns: u64,
 }
 
 /// Why there is no report.
@@ -296,6 +312,15 @@ impl Node {
             id: *id,
             fault: state.broken.get(id).cloned(),
             taken: state.taken_of(*id),
+            model: state.devices.get(id).and_then(|open| open.file.model()).map(|device| {
+                let lateness = device.lateness();
+                ModelView {
+                    name: device.model().name.clone(),
+                    ios: lateness.ios,
+                    modelled_ns: lateness.modelled_ns,
+                    late_ns: lateness.late_ns,
+                }
+            }),
         });
         LocalView {
             node: self.name().into(),

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::health::Judge;
-use super::local::{LocalDevice, OLDER, Reports, Usable};
+use super::local::{LocalDevice, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::ConfigError;
@@ -147,6 +147,10 @@ pub struct DeviceView {
     pub draining: bool,
     /// See there.
     pub replaced_by: Option<u32>,
+    /// What it is a model of, if it behaves as a model says and not as what is behind it.
+    pub model: Option<String>,
+    /// How well its machine keeps up with the model, if its node reports.
+    pub keeps_up: Option<ModelView>,
     /// Why its node does not use it, if it does not; or why copies stay there that were to be removed.
     pub fault: Option<String>,
 }
@@ -252,6 +256,8 @@ impl Node {
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
+            model: device.model.as_ref().map(|model| model.name.clone()),
+            keeps_up: reported.get(id).and_then(|device| device.model.clone()),
             fault: match reports.get(&device.node) {
                 Some(Ok(_)) => {
                     reported.get(id).and_then(|device| device.fault.clone()).or_else(|| kept(&catalog, *id))

@@ -34,7 +34,8 @@ pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
             keeps: Default::default(),
         };
         let path = format!("/dev/{id}").into();
-        let device = catalog::Device { node: id, path, bytes, draining: false, replaced_by: None };
+        let device =
+            catalog::Device { node: id, path, bytes, draining: false, replaced_by: None, model: None };
         changes.push(change(format!("node/{id}"), None, &node));
         changes.push(change(format!("device/{id}"), None, &device));
     }
