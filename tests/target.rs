@@ -23,6 +23,7 @@ fn spec(folder: &Path) -> ClusterSpec {
         nodes: (1..=3).map(|n| format!("node-{n}")).collect(),
         // Room for three replicas with their logs: it is reserved, and disks of test machines are small.
         device: ByteSize(5 << 28),
+        model: None,
     }
 }
 
@@ -238,7 +239,13 @@ name = "recovered"
 do = [{ do = "return", node = "node-3" }]
 wait_redundant = "60s"
 "#;
-    std::fs::write(&study, STUDY.replace("repeats = 2", "repeats = 1") + conditions).unwrap();
+    let text = STUDY.replace("repeats = 2", "repeats = 1") + conditions;
+    let modelled =
+        |name: &str| text.replace("copies = 2", &format!("copies = 2, node = {{ model = \"{name}\" }}"));
+    std::fs::write(&study, modelled("intel-s3600")).unwrap();
+    run(["run".as_ref(), study.as_os_str(), "--plan".as_ref()])
+        .refused(2, &["san.node.model", "Did you mean intel-s3500?"]);
+    std::fs::write(&study, modelled("intel-s3500")).unwrap();
     let said = run(["run".as_ref(), study.as_os_str(), "--out".as_ref(), out.as_os_str()]);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
     assert!(said.out.contains("0 lost, 0 corrupt"), "{}", said.out);
@@ -247,6 +254,12 @@ wait_redundant = "60s"
     let row = &report["conditions"][0]["conditions"];
     let names: Vec<&str> = row.as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
     assert_eq!(names, ["healthy", "one-down", "recovered"]);
+    for step in report["steps"].as_array().unwrap() {
+        let is_said = |finding: &Value| {
+            finding["kind"] == "modelled" && finding["found"].as_str().unwrap().contains("S3500")
+        };
+        assert!(step["findings"].as_array().unwrap().iter().any(is_said), "{step}");
+    }
     assert!(
         row[1]["iops_ratio"]["estimate"].as_f64().unwrap() > 0.1,
         "all three workers still do I/O: {row}"

@@ -74,6 +74,8 @@ pub enum FindingKind {
     LevelChange,
     /// Nothing completed for a while.
     Stall,
+    /// Something of the storage behaved as a model says, and not as itself.
+    Modelled,
 }
 
 /// One thing that a reader of the figures should know.

@@ -225,6 +225,8 @@ impl<W: Workers> Runner<'_, W> {
                 "The figures are of another condition. See the node's log, and free memory or space; then run the study anew.",
             ));
         }
+        let modelled = harness.modelled(&mut self.stop).await?;
+        findings.extend(self.modelled.findings(&modelled));
         if self.out_of_turn {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,

@@ -2,15 +2,17 @@
 //! an editor shows (`loadline schema study`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use loadline_base::device_model::DeviceModel;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_fleet::NodeSpec;
 use loadline_load::{Engine, StopIf, Target};
 use loadline_target::{ExternalSpec, Fault, FaultKind};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::axes::Axes;
 use crate::criterion::Criterion;
@@ -191,6 +193,9 @@ pub struct SanSection {
     /// With smaller logs a study of many volumes fits a small disk, but the logs fill and are destaged sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
+    /// How the nodes are that the run starts, in [target] san only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeSection>,
     /// How workers reach their volumes.
     pub access: Access,
     /// The API of any node of a cluster that runs already: `https://HOST:PORT`, IP:PORT for a node of this machine, or the path of
@@ -231,6 +236,48 @@ impl SanSection {
     /// Stripes that each volume is cut into.
     pub fn stripes(&self) -> u32 {
         self.stripes.unwrap_or(1)
+    }
+}
+
+/// How the nodes are of a cluster that the run starts on this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSection {
+    /// What the device of each node behaves as.
+    pub model: NodeModel,
+}
+
+/// What the device of a node behaves as: whatever is behind it, it is as slow as a drive's data sheet says. So a node that is lost takes
+/// its share of the performance with it, on one machine too. Every result says so.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum NodeModel {
+    /// A published drive: `intel-p3700`, `intel-p4800x`, `intel-s3500`, `intel-s4500` or `micron-5100-max`.
+    Published(String),
+    /// Figures of one's own.
+    Own(DeviceModel),
+}
+
+impl<'de> Deserialize<'de> for NodeModel {
+    /// The error names the key that is wrong, where a derived one would say that no variant matches.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = NodeModel;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a published drive, or a table with name, read and write")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<NodeModel, E> {
+                Ok(NodeModel::Published(name.into()))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<NodeModel, A::Error> {
+                DeviceModel::deserialize(de::value::MapAccessDeserializer::new(map)).map(NodeModel::Own)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 

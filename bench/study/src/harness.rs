@@ -13,7 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, RunningSpec, Storage, TargetError, terminal_prompt,
+    Cluster, ClusterSpec, External, FaultKind, Health, ModelledDevice, RunningSpec, Storage, TargetError,
+    terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -21,6 +22,7 @@ use crate::error::StudyError;
 use crate::file::{Access, Condition, Disks};
 use crate::folder::CLUSTER;
 use crate::folder::manifest::Manifest;
+use crate::own_cluster;
 use crate::plan::Plan;
 use crate::running_cluster::{access, api, volume_prefix};
 use crate::volumes::{MadeVolumes, apart, place, target, volumes_of};
@@ -74,6 +76,7 @@ impl Harness {
             program: "/proc/self/exe".into(),
             folder: run.join(CLUSTER),
             nodes: plan.fleet.nodes.clone(),
+            model: own_cluster::device_model(&manifest.study)?,
             device: plan.cluster.and_then(|cluster| cluster.device).unwrap_or(ByteSize(0)),
         };
         let external = manifest.study.target.external.clone();
@@ -275,6 +278,14 @@ impl Harness {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<String>, StudyError> {
         Ok(self.call(stop, |storage, _| Ok(storage.ended_unasked())).await??)
+    }
+
+    /// The devices that behave as a model says.
+    pub(crate) async fn modelled(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Vec<ModelledDevice>, StudyError> {
+        Ok(self.call(stop, |storage, _| storage.modelled()).await??)
     }
 
     /// Has the thread make a call, and waits for its result.

@@ -15,6 +15,7 @@
 //! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
 //! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster in which a run makes volumes: what it cannot be, how large the devices of one are that it starts |
+//! | `modelled` | what of the storage behaves as a model says, and whether the machine keeps up |
 //! | `running_cluster`, [`cluster_check`] | a cluster that ran before: what a study says of it, the plan against it |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
@@ -49,6 +50,7 @@ mod jobs;
 pub mod json_schema;
 pub mod limit;
 mod links;
+mod modelled;
 mod monitored_step;
 pub mod name;
 pub mod network;

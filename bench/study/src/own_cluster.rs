@@ -1,11 +1,13 @@
 //! The cluster of the virtual SAN in which a run makes volumes: what it cannot be, and how large the devices of one are that the run
 //! starts for itself.
 
+use loadline_base::device_model::DeviceModel;
 use loadline_base::units::ByteSize;
 use loadline_fleet::FleetKind;
+use loadline_target::device_models;
 
 use crate::error::StudyError;
-use crate::file::{Access, LEAST_LOG, Study};
+use crate::file::{Access, LEAST_LOG, NodeModel, Study};
 use crate::fleet::ResolvedFleet;
 use crate::point::Point;
 use crate::running_cluster;
@@ -29,11 +31,27 @@ pub struct ClusterPlan {
     pub device: Option<ByteSize>,
 }
 
+/// What the devices of the cluster that the run starts behave as; `None`: as what is behind them.
+pub(crate) fn device_model(study: &Study) -> Result<Option<DeviceModel>, StudyError> {
+    let wrong = |why: String| StudyError::usage(format!("[target] san.node.model: {why}"));
+    match study.target.san.as_ref().and_then(|san| san.node.as_ref()).map(|node| &node.model) {
+        None => Ok(None),
+        Some(NodeModel::Published(name)) => {
+            device_models::published(name).map(Some).map_err(|why| wrong(why.message))
+        }
+        Some(NodeModel::Own(model)) => {
+            model.check().map_err(|why| wrong(why.to_string()))?;
+            Ok(Some(model.clone()))
+        }
+    }
+}
+
 /// What a cluster for the run cannot be.
 pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
     let nodes = fleet.node_count();
     running_cluster::check(study, fleet)?;
+    device_model(study)?;
     let is_running = study.running_cluster().is_some();
     if study.target.san.is_some() && !study.policy.is_empty() && !is_running {
         return usage(

@@ -21,6 +21,7 @@ use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
 use crate::harness::Harness;
 use crate::jobs::Jobs;
+use crate::modelled::Modelled;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::record::Shared;
@@ -69,6 +70,8 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) entered: Option<(u32, usize)>,
     /// Whether that condition was begun anew, without the loads of those before it.
     pub(crate) out_of_turn: bool,
+    /// What is modelled of the storage.
+    pub(crate) modelled: Modelled,
 }
 
 impl<'a, W> Runner<'a, W> {
@@ -96,6 +99,7 @@ impl<'a, W> Runner<'a, W> {
             unaligned_percent: 0,
             entered: None,
             out_of_turn: false,
+            modelled: Modelled::default(),
         }
     }
 }

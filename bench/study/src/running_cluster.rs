@@ -59,6 +59,12 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     let usage = |message: String| Err(StudyError::usage(message));
     for policy in &study.policy {
         let Some(san) = &policy.san else { continue };
+        if san.node.is_some() {
+            return usage(format!(
+                "[[policy]] {}: the nodes are those of the one cluster that all policies share: write node in [target] san",
+                policy.name
+            ));
+        }
         if san.api.is_some() || san.access_file.is_some() || san.has_commands() {
             return usage(format!(
                 "[[policy]] {}: api, access_file and commands are those of the one cluster that all policies share: write them in \

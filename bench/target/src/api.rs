@@ -54,6 +54,21 @@ pub(crate) struct Device {
     pub(crate) room: u64,
     /// Replicas that it has, those that are being removed among them.
     pub(crate) replicas: usize,
+    /// What it behaves as, if it is modelled.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+    /// How well its machine keeps up with the model, if its node reports.
+    #[serde(default)]
+    pub(crate) keeps_up: Option<KeepsUp>,
+}
+
+/// How well a machine keeps up with the model of a device, since the device was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub struct KeepsUp {
+    /// How long its I/Os take by the model together, nanoseconds.
+    pub modelled_ns: u64,
+    /// How much longer they took, nanoseconds.
+    pub late_ns: u64,
 }
 
 /// The health of a volume of which it is not known that it is served.

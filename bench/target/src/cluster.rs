@@ -10,7 +10,7 @@ use loadline_base::units::ByteSize;
 use loadline_load::Target;
 use serde_json::{Value, json};
 
-use crate::api::{Api, CreateVolume, NOT_SERVED, Use, Volume};
+use crate::api::{Api, CreateVolume, Device, KeepsUp, NOT_SERVED, Use, Volume};
 use crate::error::TargetError;
 use crate::fault::FaultKind;
 use crate::filler_name::is_filler;
@@ -58,6 +58,17 @@ pub struct Disk {
     pub nbd: Target,
     /// Whether it was not there before: nothing was ever written to it.
     pub is_new: bool,
+}
+
+/// A device that behaves as a model says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelledDevice {
+    /// Its id.
+    pub id: u32,
+    /// What it is a model of.
+    pub model: String,
+    /// How well its machine keeps up, if its node reports.
+    pub keeps_up: Option<KeepsUp>,
 }
 
 /// A node.
@@ -199,6 +210,16 @@ impl Cluster {
             Some(format!("{} has ended: {how}", node.name))
         };
         nodes.filter_map(ended).collect()
+    }
+
+    /// The devices that behave as a model says.
+    pub fn modelled(&self) -> Result<Vec<ModelledDevice>, TargetError> {
+        let devices = self.alive()?.status()?.devices.into_iter();
+        let modelled = |device: Device| {
+            let Device { id, model, keeps_up, .. } = device;
+            Some(ModelledDevice { id, model: model?, keeps_up })
+        };
+        Ok(devices.filter_map(modelled).collect())
     }
 
     /// Waits until every volume has all its copies in sync and has had them for a while, at most so long. Whether it has. A

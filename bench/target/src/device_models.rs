@@ -22,18 +22,28 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PUBLISHED.iter().map(|(name, _)| *name)
 }
 
-/// The model of this name, or of this file if it is a path: a name with a slash or a dot. The error says what is wrong, and with which file.
-pub fn find(name: &str) -> Result<DeviceModel, TargetError> {
-    if let Some((_, text)) = PUBLISHED.iter().find(|(known, _)| *known == name) {
-        return read(name, text);
+/// The published model of this name.
+pub fn published(name: &str) -> Result<DeviceModel, TargetError> {
+    match PUBLISHED.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => read(name, text),
+        None => {
+            let meant = nearest(name, names()).map_or(String::new(), |near| format!(" Did you mean {near}?"));
+            let known: Vec<&str> = names().collect();
+            Err(TargetError::usage(format!(
+                "there is no published device model {name}; there are {}.{meant}",
+                known.join(", ")
+            )))
+        }
     }
+}
+
+/// The published model of this name, or the one in this file if it is a path: a name with a slash or a dot. The error says what is wrong,
+/// and with which file.
+pub fn find(name: &str) -> Result<DeviceModel, TargetError> {
     if !name.contains(['/', '.']) {
-        let meant = nearest(name, names()).map_or(String::new(), |near| format!(" Did you mean {near}?"));
-        let known: Vec<&str> = names().collect();
-        return Err(TargetError::usage(format!(
-            "there is no device model {name}.{meant} Give the path of a file, as ./{name}.toml, or one of {}",
-            known.join(", ")
-        )));
+        let add =
+            |why: TargetError| format!("{why} The path of a file has a slash or a dot, as ./{name}.toml");
+        return published(name).map_err(|why| TargetError::usage(add(why)));
     }
     let path = Path::new(name);
     let text = fs::read_to_string(path).map_err(|e| TargetError::io("read", path, &e))?;

@@ -44,7 +44,8 @@ pub mod started;
 pub mod storage;
 mod takeover;
 
-pub use cluster::{Cluster, Disk, VolumeSpec};
+pub use api::KeepsUp;
+pub use cluster::{Cluster, Disk, ModelledDevice, VolumeSpec};
 pub use counters::{Counters, NodeCounters};
 pub use error::TargetError;
 pub use external::{External, ExternalSpec};

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use loadline_api_client::ApiAddress;
+use loadline_base::device_model::DeviceModel;
 use loadline_base::units::ByteSize;
 use serde_json::{Value, json};
 
@@ -35,6 +36,8 @@ pub struct ClusterSpec {
     pub nodes: Vec<String>,
     /// The size of each node's device, a file.
     pub device: ByteSize,
+    /// What each node's device behaves as; `None`: as the file that it is.
+    pub model: Option<DeviceModel>,
 }
 
 impl Cluster {
@@ -127,7 +130,7 @@ impl Cluster {
             return Ok(());
         }
         let path = spec.folder.join(&node.name).join("device");
-        let add = json!({ "path": path, "create": spec.device.0 });
+        let add = json!({ "path": path, "create": spec.device.0, "model": spec.model });
         node.api.post::<Value>("/v1/devices", &add).map(drop)
     }
 }

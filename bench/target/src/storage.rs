@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ModelledDevice};
 use crate::error::TargetError;
 use crate::external::External;
 use crate::fault::{Fault, FaultKind};
@@ -93,6 +93,14 @@ impl Storage {
                 let in_sync = external.is_in_sync(stop)?;
                 Some(Copies { in_sync, is_missing: !in_sync, left_bytes: None })
             }
+        }
+    }
+
+    /// The devices of the cluster that behave as a model says; none of other storage.
+    pub fn modelled(&self) -> Result<Vec<ModelledDevice>, TargetError> {
+        match self {
+            Storage::Own(cluster) => cluster.modelled(),
+            Storage::Foreign(_) => Ok(Vec::new()),
         }
     }
 

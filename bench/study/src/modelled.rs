@@ -1,0 +1,84 @@
+//! What of the storage behaves as a model says and not as itself, and whether the machine keeps up with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadline_measure::audit::{Finding, FindingKind};
+use loadline_target::{KeepsUp, ModelledDevice};
+
+/// The machine may prolong what a model says by so much.
+const MACHINES_PART: f64 = 0.1;
+
+/// The modelled devices, as they were after the step before.
+#[derive(Debug, Default)]
+pub(crate) struct Modelled {
+    before: BTreeMap<u32, KeepsUp>,
+}
+
+impl Modelled {
+    /// What a reader of a step should know of the devices that are modelled, as they are after it.
+    pub(crate) fn findings(&mut self, devices: &[ModelledDevice]) -> Vec<Finding> {
+        if devices.is_empty() {
+            return Vec::new();
+        }
+        let mut during = KeepsUp::default();
+        for device in devices {
+            let Some(now) = device.keeps_up else { continue };
+            // A device that was opened anew counts from nothing.
+            let before =
+                self.before.insert(device.id, now).filter(|before| before.modelled_ns <= now.modelled_ns);
+            let before = before.unwrap_or_default();
+            during.modelled_ns += now.modelled_ns - before.modelled_ns;
+            during.late_ns += now.late_ns.saturating_sub(before.late_ns);
+        }
+        let names: BTreeSet<&str> = devices.iter().map(|device| device.model.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(" and ");
+        let part = during.late_ns as f64 / during.modelled_ns.max(1) as f64;
+        let mut findings = vec![Finding::note(
+            FindingKind::Modelled,
+            "devices that are themselves",
+            format!("{} devices that behave as {names}", devices.len()),
+            format!(
+                "The figures are of such drives in nodes like these, and not of this machine's disks. The machine itself added {:.1} % to the \
+                 times of the model.",
+                100.0 * part
+            ),
+        )];
+        if part > MACHINES_PART {
+            findings.push(Finding::doubt(
+                FindingKind::Modelled,
+                format!("a machine that is faster than {names}: it may prolong I/Os by {:.0} %", 100.0 * MACHINES_PART),
+                format!("I/Os that took {:.0} % longer than the model says", 100.0 * part),
+                "The machine cannot keep up with the model: that part of the figures is the machine's. Use a slower model, fewer nodes or \
+                 a lower load.",
+            ));
+        }
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadline_measure::audit::Severity;
+
+    use super::*;
+
+    fn device(id: u32, modelled_ns: u64, late_ns: u64) -> ModelledDevice {
+        ModelledDevice { id, model: "a drive".into(), keeps_up: Some(KeepsUp { modelled_ns, late_ns }) }
+    }
+
+    #[test]
+    fn each_step_says_what_is_modelled_and_whether_the_machine_kept_up_in_it() {
+        let mut modelled = Modelled::default();
+        assert_eq!(modelled.findings(&[]), []);
+        let first = modelled.findings(&[device(1, 1000, 20), device(2, 1000, 20)]);
+        assert!(first[0].found.contains("2 devices that behave as a drive"), "{}", first[0]);
+        assert!(first.len() == 1 && first[0].severity == Severity::Note, "2 %");
+        // One was opened anew, and the other was late in this step: 300 of 1500.
+        let second = modelled.findings(&[device(1, 500, 100), device(2, 2000, 220)]);
+        assert!(second.len() == 2 && second[1].severity == Severity::Doubt, "{second:?}");
+        assert!(second[1].found.contains("20 % longer"), "{}", second[1]);
+        // Of one whose node does not report, the rest is still said.
+        let silent = ModelledDevice { keeps_up: None, ..device(1, 0, 0) };
+        assert_eq!(modelled.findings(&[silent]).len(), 1);
+    }
+}
