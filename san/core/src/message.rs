@@ -257,6 +257,8 @@ pub enum ToReplica<D> {
         block: u64,
         /// The number of blocks.
         blocks: u32,
+        /// It was sent before, and has no answer: if it is being carried out in this session, that will be the answer.
+        again: bool,
     },
     /// What do these blocks hold, as far as is known without reading them?
     Map {
@@ -273,6 +275,8 @@ pub enum ToReplica<D> {
         job: Job,
         /// Its number in the log.
         number: u64,
+        /// It was sent before, and has no answer.
+        again: bool,
     },
     /// The replica is no member. It must list the blocks that its log mentions above its commit point, and drop those
     /// entries. Then it gets this ownership's entries from here on.

@@ -303,13 +303,13 @@ impl Replica {
             self.answer(from, ToOwner::Probed { promise: self.follows(), quiet_ns }, out);
             return Ok(());
         }
-        if let ToReplica::Read { job, block, blocks } = message
+        if let ToReplica::Read { job, block, blocks, again } = message
             && left_out(Rule::L2)
         {
             // The mutant reads for any sender, and does not check the session again before it answers.
             let owner = u64::from(from.owner.node.0) << 32 | from.owner.incarnation.0;
             let tag = Tag { session: 1 << 63 | owner << 20 | from.session, job };
-            out.push(Action::Store(Command::Read { tag, block, blocks }));
+            out.push(Action::Store(Command::Read { tag, block, blocks, again }));
             return Ok(());
         }
         if matches!(message, ToReplica::Release) {
@@ -441,16 +441,17 @@ impl Replica {
                 }
                 self.answer(from, ToOwner::Alive { asked, granted, progress: self.progress(false) }, out);
             }
-            ToReplica::Read { job, block, blocks } => {
+            ToReplica::Read { job, block, blocks, again } => {
                 let tag = Tag { session: self.sessions, job };
-                out.push(Action::Store(Command::Read { tag, block, blocks }));
+                out.push(Action::Store(Command::Read { tag, block, blocks, again }));
             }
             ToReplica::Map { job, block, blocks } => {
                 let tag = Tag { session: self.sessions, job };
                 out.push(Action::Store(Command::Map { tag, block, blocks }));
             }
-            ToReplica::Fetch { job, number } => {
-                out.push(Action::Store(Command::Fetch { tag: Tag { session: self.sessions, job }, number }));
+            ToReplica::Fetch { job, number, again } => {
+                let tag = Tag { session: self.sessions, job };
+                out.push(Action::Store(Command::Fetch { tag, number, again }));
             }
             ToReplica::Changed { job, since, from: first } => {
                 let tag = Tag { session: self.sessions, job };

@@ -59,6 +59,8 @@ pub enum Command<D> {
         block: u64,
         /// The number of blocks.
         blocks: u32,
+        /// It was asked before: if it is still under way, it does not begin anew, and has one completion.
+        again: bool,
     },
     /// What do these blocks hold, the log counted in? Nothing is read for that. What the store is not sure of counts as data.
     /// → [`Completion::Mapped`]
@@ -76,6 +78,8 @@ pub enum Command<D> {
         tag: Tag,
         /// Its number in the log.
         number: u64,
+        /// It was asked before.
+        again: bool,
     },
     /// Which blocks are in an extent that is stamped with this epoch or a later one, or are mentioned in the log?
     /// → [`Completion::Changed`]

@@ -118,7 +118,7 @@ impl Rig {
 
     fn read(&mut self, block: u64) -> Option<u8> {
         let job = Job { slot: 1, turn: 1, part: 1 };
-        self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks: 1 });
+        self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks: 1, again: false });
         self.run();
         match self.completions.pop() {
             Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => {

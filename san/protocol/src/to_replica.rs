@@ -76,7 +76,7 @@ impl Wire for HeartbeatBody {
     }
 }
 
-/// What is in these blocks? 24 bytes.
+/// What is in these blocks? 28 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ReadBody {
@@ -86,12 +86,15 @@ pub struct ReadBody {
     pub blocks: U32,
     /// The first block, in the group.
     pub block: U64,
+    /// 1 if it was sent before, else 0.
+    pub again: U32,
 }
 
 impl Wire for ReadBody {
     fn check(&self) -> Result<(), FieldError> {
         let (block, blocks) = (self.block.get(), self.blocks.get());
         data_blocks("the blocks of a read", blocks)?;
+        flag("whether a read was sent before", self.again)?;
         span(block, block.checked_add(u64::from(blocks)))
     }
 }
@@ -115,7 +118,7 @@ impl Wire for MapBody {
     }
 }
 
-/// What is in this entry of the log? 20 bytes.
+/// What is in this entry of the log? 24 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FetchBody {
@@ -123,10 +126,13 @@ pub struct FetchBody {
     pub job: JobBytes,
     /// Its number in the log, from 1.
     pub number: U64,
+    /// 1 if it was sent before, else 0.
+    pub again: U32,
 }
 
 impl Wire for FetchBody {
     fn check(&self) -> Result<(), FieldError> {
+        flag("whether a fetch was sent before", self.again)?;
         number("the number of an entry in a log", self.number)
     }
 }
@@ -300,13 +306,20 @@ impl<'a> ToReplicaBody<'a> {
                 asked: Moment(body.asked_ns.get()),
                 keep: Epoch(body.keep.get()),
             },
-            Self::Read(body) => {
-                ToReplica::Read { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
-            }
+            Self::Read(body) => ToReplica::Read {
+                job: body.job.get(),
+                block: body.block.get(),
+                blocks: body.blocks.get(),
+                again: body.again.get() == 1,
+            },
             Self::Map(body) => {
                 ToReplica::Map { job: body.job.get(), block: body.block.get(), blocks: body.blocks.get() }
             }
-            Self::Fetch(body) => ToReplica::Fetch { job: body.job.get(), number: body.number.get() },
+            Self::Fetch(body) => ToReplica::Fetch {
+                job: body.job.get(),
+                number: body.number.get(),
+                again: body.again.get() == 1,
+            },
             Self::Return(body) => ToReplica::Return {
                 ownership: Epoch(body.ownership.get()),
                 from: Sequence(body.from.get()),
@@ -368,9 +381,9 @@ pub fn encode_to_replica<'m, D>(
             frame.part(&HeartbeatBody { ownership, commit_point, asked_ns, keep })?;
             Ok(Kind::Heartbeat)
         }
-        ToReplica::Read { job, block, blocks } => {
+        ToReplica::Read { job, block, blocks, again } => {
             let (block, blocks) = ((*block).into(), (*blocks).into());
-            frame.part(&ReadBody { job: (*job).into(), block, blocks })?;
+            frame.part(&ReadBody { job: (*job).into(), block, blocks, again: u32::from(*again).into() })?;
             Ok(Kind::Read)
         }
         ToReplica::Map { job, block, blocks } => {
@@ -378,8 +391,9 @@ pub fn encode_to_replica<'m, D>(
             frame.part(&MapBody { job: (*job).into(), block, blocks })?;
             Ok(Kind::Map)
         }
-        ToReplica::Fetch { job, number } => {
-            frame.part(&FetchBody { job: (*job).into(), number: (*number).into() })?;
+        ToReplica::Fetch { job, number, again } => {
+            let (number, again) = ((*number).into(), u32::from(*again).into());
+            frame.part(&FetchBody { job: (*job).into(), number, again })?;
             Ok(Kind::Fetch)
         }
         ToReplica::Return { ownership, from, empty } => {

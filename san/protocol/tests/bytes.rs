@@ -223,11 +223,11 @@ fn what_could_not_be_read_is_not_written() {
     refused(entry(0, MOST_DATA_BLOCKS + 1, data(MOST_DATA_BLOCKS as usize + 1)));
     refused(ToReplica::Return { ownership: Epoch(1), from: Sequence(0), empty: false });
     let job = Job { slot: 0, turn: 0, part: 0 };
-    refused(ToReplica::Read { job, block: 0, blocks: 0 });
-    refused(ToReplica::Read { job, block: 0, blocks: MOST_DATA_BLOCKS + 1 });
+    refused(ToReplica::Read { job, block: 0, blocks: 0, again: false });
+    refused(ToReplica::Read { job, block: 0, blocks: MOST_DATA_BLOCKS + 1, again: false });
     refused(ToReplica::Map { job, block: 0, blocks: 0 });
     refused(ToReplica::Map { job, block: MOST_BLOCKS, blocks: 1 });
-    refused(ToReplica::Fetch { job, number: MOST_COUNT + 1 });
+    refused(ToReplica::Fetch { job, number: MOST_COUNT + 1, again: false });
     let sequence = Sequence(0);
     let open = Entry { block: 0, blocks: 0, op: EntryOp::Open };
     refused(ToReplica::Entry { ownership: Epoch(1), sequence, commit_point: sequence, entry: open });

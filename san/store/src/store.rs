@@ -280,8 +280,8 @@ impl<D: Data> Store<D> {
                 // A start that finds some of them again does no harm.
                 self.meta.forget_tombstones(epoch);
             }
-            Command::Read { tag, block, blocks } => self.reads.read(tag, block, blocks),
-            Command::Fetch { tag, number } => self.reads.fetch(tag, number),
+            Command::Read { tag, block, blocks, again } => self.reads.read(tag, block, blocks, again),
+            Command::Fetch { tag, number, again } => self.reads.fetch(tag, number, again),
             Command::Map { tag, block, blocks } => self.reads.map(tag, block, blocks),
             Command::Changed { tag, since, from } => self.reads.changed(tag, since, from),
             Command::Above(question) => self.reads.above(question),

@@ -388,7 +388,7 @@ impl<D: Clone> Takeover<D> {
             }
         }
         for index in 0..self.fetches.len() {
-            self.fetch(c, now, index, out);
+            self.fetch(c, now, index, false, out);
         }
         self.go_on(c, now, out);
     }
@@ -399,7 +399,7 @@ impl<D: Clone> Takeover<D> {
     }
 
     /// Requests the data of an entry, or writes the entry at once if it has no data.
-    fn fetch(&mut self, c: &Context, now: Moment, index: usize, out: &mut Vec<Action<D>>) {
+    fn fetch(&mut self, c: &Context, now: Moment, index: usize, again: bool, out: &mut Vec<Action<D>>) {
         let fetch = &mut self.fetches[index];
         fetch.asked = now;
         let winner = &fetch.winner;
@@ -408,7 +408,7 @@ impl<D: Clone> Takeover<D> {
                 let job = Job { slot: index as u32, turn: self.turn, part: FETCH };
                 let (holder, number) = (winner.holder, winner.entry.number);
                 if let Some(session) = self.sessions.iter().find(|session| session.replica == holder) {
-                    session.send(c, ToReplica::Fetch { job, number }, out);
+                    session.send(c, ToReplica::Fetch { job, number, again }, out);
                 }
                 return;
             }
@@ -587,7 +587,7 @@ impl<D: Clone> Takeover<D> {
                         {
                             session.is_awaited(c, now);
                         }
-                        self.fetch(c, now, index, out);
+                        self.fetch(c, now, index, true, out);
                     }
                 }
             }

@@ -137,7 +137,7 @@ impl<R: Driver> Run<R> {
     pub(crate) fn read(&mut self, block: u64, blocks: u32) {
         self.asked += 1;
         let job = Job { slot: 0, turn: 0, part: 0 };
-        self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
+        self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks, again: false });
     }
 
     /// Entries that were told to be durable, without the opening one.

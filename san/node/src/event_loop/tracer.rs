@@ -235,7 +235,7 @@ impl Tracer {
             }
             // Several may read the same blocks: the first message of this one's is sent in the step in which it begins, or is
             // the first that can be its.
-            ToReplica::Read { job, block, blocks } | ToReplica::Map { job, block, blocks }
+            ToReplica::Read { job, block, blocks, .. } | ToReplica::Map { job, block, blocks }
                 if is_within(*block, *blocks) =>
             {
                 let is_its = |leg: &Leg| matches!(leg.work, Work::Read(of) if (of.slot, of.turn) == (job.slot, job.turn));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     fn read(slot: u32, block: u64) -> ToReplica<()> {
-        ToReplica::Read { job: job(slot), block, blocks: 1 }
+        ToReplica::Read { job: job(slot), block, blocks: 1, again: false }
     }
 
     fn entry(sequence: u64, block: u64) -> ToReplica<()> {

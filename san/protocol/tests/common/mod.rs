@@ -180,13 +180,22 @@ fn to_replica() -> impl Strategy<Value = ToReplica<Vec<u32>>> {
             asked: Moment(asked),
             keep: Epoch(keep),
         }),
-        (jobs(), blocks).prop_map(|(job, (block, blocks))| ToReplica::Read { job, block, blocks }),
+        (jobs(), blocks, any::<bool>()).prop_map(|(job, (block, blocks), again)| ToReplica::Read {
+            job,
+            block,
+            blocks,
+            again
+        }),
         (jobs(), ranges(u64::from(u32::MAX))).prop_map(|(job, range)| ToReplica::Map {
             job,
             block: range.start,
             blocks: (range.end - range.start) as u32,
         }),
-        (jobs(), numbers()).prop_map(|(job, number)| ToReplica::Fetch { job, number }),
+        (jobs(), numbers(), any::<bool>()).prop_map(|(job, number, again)| ToReplica::Fetch {
+            job,
+            number,
+            again
+        }),
         (counts(), numbers(), any::<bool>()).prop_map(|(o, from, empty)| ToReplica::Return {
             ownership: Epoch(o),
             from: Sequence(from),

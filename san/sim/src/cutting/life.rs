@@ -191,7 +191,7 @@ impl<'a> Life<'a> {
     pub(super) fn read(&mut self, block: u64, blocks: u32) -> Result<Option<Vec<[u64; 8]>>, String> {
         let mut got = None;
         let job = Job { slot: 1, turn: 1, part: 1 };
-        self.store.submit(Command::Read { tag: Tag { session: 2, job }, block, blocks });
+        self.store.submit(Command::Read { tag: Tag { session: 2, job }, block, blocks, again: false });
         while got.is_none() {
             let mut completions = Vec::new();
             if !self.act(&mut completions)? {
@@ -309,7 +309,12 @@ impl<'a> Life<'a> {
                 self.reading = Some((block, blocks));
                 self.reads += 1;
                 let job = Job { slot: 0, turn: self.reads, part: 0 };
-                self.store.submit(Command::Read { tag: Tag { session: 1, job }, block, blocks });
+                self.store.submit(Command::Read {
+                    tag: Tag { session: 1, job },
+                    block,
+                    blocks,
+                    again: false,
+                });
             }
             _ if self.lazy => {}
             _ => match self.rng.below(4) {

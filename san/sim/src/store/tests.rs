@@ -1,6 +1,7 @@
 //! What reviews have found wrong with the store, one at a time. It is run after each command and each answer of its device,
 //! and at no other time.
 
+mod asked_again;
 mod given_up;
 mod maps;
 mod rounds;
@@ -159,7 +160,7 @@ fn ticks(rig: &mut Rig, count: u32) {
 fn read_one(rig: &mut Rig, block: u64) -> Result<Block, Corrupt> {
     rig.completions.clear();
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
-    rig.submit(Command::Read { tag, block, blocks: 1 });
+    rig.submit(Command::Read { tag, block, blocks: 1, again: false });
     rig.settle();
     match rig.completions.pop() {
         Some(Completion::Data { content: Ok(Content::Data(payload)), .. }) => Ok(payload.data[0]),
@@ -363,7 +364,7 @@ fn a_map_separates_blocks_that_were_never_written_from_written_neighbours() {
     let mut rig = Rig::new(64);
     rig.write(1);
     let tag = Tag { session: 1, job: Job { slot: 0, turn: 0, part: 0 } };
-    rig.submit(Command::Read { tag, block: 0, blocks: 3 });
+    rig.submit(Command::Read { tag, block: 0, blocks: 3, again: false });
     rig.settle();
     let sparse = |completion: &Completion<Blocks>| match completion {
         Completion::Data { content: Ok(Content::Sparse(payload, holes)), .. } => {
@@ -492,7 +493,7 @@ fn what_is_reported_above_the_mark_can_be_fetched() {
         rig.settle();
     }
     let tag = Tag { session: 1, job: Job { slot: 1, turn: 1, part: 1 } };
-    rig.submit(Command::Fetch { tag, number });
+    rig.submit(Command::Fetch { tag, number, again: false });
     rig.settle();
     let is_it = |completion: &Completion<Blocks>| matches!(completion, Completion::Data { content: Ok(Content::Data(payload)), .. } if payload.data[0] == [77; 8]);
     assert!(rig.has_reported(is_it), "{:?}", rig.completions.last());

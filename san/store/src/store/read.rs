@@ -28,7 +28,7 @@ pub(crate) struct Reads {
     under_way: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
     Read { tag: Tag, block: u64, blocks: u32 },
     Map { tag: Tag, block: u64, blocks: u32 },
@@ -76,16 +76,33 @@ pub enum BlockSource {
 }
 
 impl Reads {
-    pub(crate) fn read(&mut self, tag: Tag, block: u64, blocks: u32) {
-        self.waiting.push_back(Question::Read { tag, block, blocks });
+    /// If the same was asked before (`again`), and is still under way, it is not begun anew: a device that is slow would get ever more
+    /// to do, and become slower by that.
+    pub(crate) fn read(&mut self, tag: Tag, block: u64, blocks: u32, again: bool) {
+        let is_it = |job: &Job| (job.record, job.block, job.found.len()) == (None, block, blocks as usize);
+        let question = Question::Read { tag, block, blocks };
+        if !again || !self.waiting.contains(&question) && !self.is_under_way(tag, is_it) {
+            self.waiting.push_back(question);
+        }
+    }
+
+    /// Whether a job for this request is under way. Jobs that are not in use have found nothing.
+    fn is_under_way(&self, tag: Tag, is_it: impl Fn(&Job) -> bool) -> bool {
+        let is_its =
+            |job: &&Job| matches!(job.reader, Reader::Request(of) if of == tag) && !job.found.is_empty();
+        self.jobs.iter().filter(is_its).any(is_it)
     }
 
     pub(crate) fn map(&mut self, tag: Tag, block: u64, blocks: u32) {
         self.waiting.push_back(Question::Map { tag, block, blocks });
     }
 
-    pub(crate) fn fetch(&mut self, tag: Tag, number: u64) {
-        self.waiting.push_back(Question::Fetch { tag, number });
+    pub(crate) fn fetch(&mut self, tag: Tag, number: u64, again: bool) {
+        let is_it = |job: &Job| job.record == Some(number);
+        let question = Question::Fetch { tag, number };
+        if !again || !self.waiting.contains(&question) && !self.is_under_way(tag, is_it) {
+            self.waiting.push_back(question);
+        }
     }
 
     pub(crate) fn changed(&mut self, tag: Tag, since: Epoch, from: u64) {
@@ -186,6 +203,9 @@ impl<D: Data> Store<D> {
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
         let nothing = found.iter().all(|found| *found == BlockSource::Nothing);
+        if nothing {
+            found.clear();
+        }
         self.reads.jobs[index as usize].found = found;
         if nothing {
             self.reads.free.push(index);

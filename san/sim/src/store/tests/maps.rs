@@ -162,7 +162,7 @@ fn a_block_that_did_not_match_its_checksum_counts_as_data() {
         panic!("it is written")
     };
     rig.disk.corrupt_at(area, place);
-    rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3 });
+    rig.submit(Command::Read { tag: TAG, block: 4, blocks: 3, again: false });
     rig.settle();
     let map = mapped(&mut rig, 0, 64);
     assert_eq!(map.ranges, [Allocated { blocks: 4..7, zeroes: false }], "all that was read at once");

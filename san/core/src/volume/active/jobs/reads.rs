@@ -114,10 +114,10 @@ impl<D: Clone> Active<D> {
     fn ask_of(&mut self, c: &Context, slot: u32, index: usize, replica: ReplicaId, out: &mut Vec<Action<D>>) {
         let job = &mut self.jobs.slots[slot as usize];
         let part = &mut job.parts[index];
-        part.asked = Some(replica);
+        let again = part.asked.replace(replica).is_some();
         let (block, blocks) = (part.piece.block, part.piece.blocks as u32);
-        let message =
-            ToReplica::Read { job: Job { slot, turn: job.turn, part: index as u32 }, block, blocks };
+        let job = Job { slot, turn: job.turn, part: index as u32 };
+        let message = ToReplica::Read { job, block, blocks, again };
         if let Some(session) = self.sessions.iter().find(|session| session.replica == replica) {
             session.send(c, message, out);
         }
