@@ -1,11 +1,13 @@
-//! Devices that behave as a drive's data sheet says.
+//! The pace of a cluster: devices that behave as a drive's data sheet says, and limits of volumes.
 
 mod nodes;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nodes::Cluster;
-use nodes::client::Nbd;
+use nodes::client::{Nbd, Writers};
 
 /// A drive that takes 20 ms for a write, and 5 ms for a read.
 const SLOW: &str = "name = \"a slow drive\"\n\
@@ -60,4 +62,52 @@ fn a_device_with_a_model_is_as_slow_as_the_model_says_and_says_so() {
     client.write(4, 9).unwrap();
     assert!(begun.elapsed() >= WRITE);
     assert_eq!((client.read(3).unwrap(), client.read(4).unwrap()), (5, 9));
+}
+
+/// Requests a second, the burst of 100 ms that is allowed beside, and those of eight threads that were under way.
+const LIMIT: u64 = 200;
+const MORE: u64 = LIMIT / 10 + 8;
+
+/// Within the limit: what was acknowledged in the two seconds that come.
+fn is_kept(done: &AtomicU64) {
+    let (from, begun) = (done.load(Ordering::Relaxed), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let acknowledged = done.load(Ordering::Relaxed) - from;
+    let most = (begun.elapsed().as_secs_f64() * LIMIT as f64) as u64 + MORE;
+    assert!(acknowledged <= most, "{acknowledged} writes, and {most} are allowed");
+}
+
+#[test]
+fn a_limit_is_changed_while_a_volume_is_used_and_holds_at_each_of_its_owners() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--copies", "2", "--at", "node-1"]);
+    cluster.loadline(&["volume", "attach", "disk"]);
+    for (words, says) in [
+        (&["--iops", "0"][..], "a limit of 0"),
+        (&["--iops", "5", "--burst", "2m"], "at most 1 minute"),
+        (&["--burst", "1s"], "--iops"),
+        (&["--iops", "5", "--none"], "cannot be used with"),
+    ] {
+        let (code, said) = cluster.try_loadline(&[&["volume", "limit", "disk"], words].concat());
+        assert!(code == 2 && said.contains(says), "{words:?}: {code}: {said}");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = Writers::start(&cluster.addresses(), "disk", 8, stop.clone());
+    writers.wait_for(1000);
+    let iops = LIMIT.to_string();
+    let said = cluster.loadline(&["volume", "limit", "disk", "--iops", &iops]);
+    assert!(said.contains("a limit of 200 requests a second"), "{said}");
+    assert!(cluster.loadline(&["volume", "show", "disk"]).contains("limit     200 requests a second"));
+    // Nodes apply a change of the configuration within a second.
+    std::thread::sleep(Duration::from_secs(1));
+    let done = writers.done();
+    is_kept(&done);
+    cluster.kill(1);
+    writers.wait_for(50);
+    is_kept(&done);
+    cluster.loadline(&["volume", "limit", "disk", "--none"]);
+    writers.wait_for(2000);
+    stop.store(true, Ordering::Relaxed);
+    let journal = writers.join();
+    journal.check(&cluster.addresses(), "disk");
 }

@@ -18,6 +18,7 @@
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
 //! | `POST /v1/volumes/{name}/tls` | [`RequireTls`] |
+//! | `POST /v1/volumes/{name}/limit` | [`LimitVolume`] |
 //! | `POST /v1/volumes/{name}/trace` | [`TraceRequests`] → [`TraceView`](crate::node::manage::TraceView) |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
@@ -62,8 +63,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CreateVolume, CreateVolumes, Drain, ErrorKind, ManageError, Move, Recover, RequireTls, Resize,
-    TestFault, TraceRequests,
+    AddDevice, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, ManageError, Move, Recover,
+    RequireTls, Resize, TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -204,6 +205,14 @@ fn router(node: Node) -> Router {
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(tls): Said<RequireTls>| {
                 node.require_tls(&name, tls).await.map(Json)
             }),
+        )
+        .route(
+            "/v1/volumes/{name}/limit",
+            post(
+                async |State(node): State<Node>, Path(name): Path<String>, Said(limit): Said<LimitVolume>| {
+                    node.limit_volume(&name, limit).await.map(Json)
+                },
+            ),
         )
         .route(
             "/v1/volumes/{name}/trace",

@@ -41,6 +41,7 @@ mod front_ends;
 mod held_back;
 mod keys;
 mod leave;
+mod limiter;
 mod peer_receiver;
 pub mod peer_sender;
 mod peers;
@@ -395,6 +396,7 @@ impl EventLoop {
     fn pass_time(&mut self) {
         let now = self.now;
         self.replicas.tell_held(now);
+        self.volumes.begin_limited(now);
         while let Some(id) = self.replicas.take_due(now) {
             self.step_replica(id, replica::Event::Wake);
         }

@@ -81,7 +81,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::api::connections::Connections;
 use crate::config;
-use crate::config::catalog::Catalog;
+use crate::config::catalog::{Catalog, Limit};
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
@@ -152,6 +152,8 @@ pub(crate) struct NodeState {
     pub(crate) store: StoreState,
     /// Volumes that the loops know, and whether they are watched.
     volumes: BTreeMap<u64, bool>,
+    /// The limit of each of them, as its loop knows it.
+    limits: BTreeMap<u64, Option<Limit>>,
     /// Volumes whose clients are let in here.
     pub(crate) attached: BTreeSet<u64>,
     /// The sockets that volumes have of their own, by the protocol.

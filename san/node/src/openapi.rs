@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, CreateVolumes, Drain, LocalView, MadeVolume, Move, Recover, RequireTls, Resize,
-    ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView, Use, VolumeView,
+    AddDevice, CreateVolume, CreateVolumes, Drain, LimitVolume, LocalView, MadeVolume, Move, Recover,
+    RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView, Use,
+    VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -20,7 +21,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 25] = [
+const ROUTES: [Route; 26] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     (
@@ -83,6 +84,13 @@ const ROUTES: [Route; 25] = [
         "/v1/volumes/{name}/tls",
         "Decide whether its clients must come by TLS",
         Some(of::<RequireTls>),
+        of::<()>,
+    ),
+    (
+        "post",
+        "/v1/volumes/{name}/limit",
+        "Limit what its clients do a second",
+        Some(of::<LimitVolume>),
         of::<()>,
     ),
     (

@@ -1,6 +1,7 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
 mod create;
+mod limit;
 mod many;
 mod names;
 mod scrub;
@@ -98,6 +99,19 @@ enum Command {
         name: String,
         /// Whether TLS is required.
         tls: TlsPolicy,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Limit what the clients of one or several volumes do a second. The limit holds at once, also for clients that are connected, and is for
+    /// each volume: all its clients share it. What the cluster does itself, as copying data to a node that returns, does not count.
+    #[command(after_help = "Examples:\n  loadline volume limit vm-7 --iops 5000 --mbps 200\n  \
+        loadline volume limit 'db-{001..100}' --iops 1000 --burst 1s\n  loadline volume limit vm-7 --none")]
+    Limit {
+        /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        #[command(flatten)]
+        limit: limit::Limit,
         #[command(flatten)]
         api: Api,
     },
@@ -222,6 +236,7 @@ pub(crate) fn run(args: Args) -> Exit {
             api.post(&format!("/v1/volumes/{}/tls", escaped(&name)), RequireTls { required })
                 .map(|(): ()| api.done(&format!("clients of volume {name} {what}")))
         }
+        Command::Limit { names, limit, api } => limit::run(&names, &limit, &api),
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),
         Command::Resize { names, size, api } => resize(&names, size, &api),
         Command::Recover { name, from, force, api } => {
@@ -322,6 +337,9 @@ fn show(volume: &VolumeView) -> Exit {
     print_line!("stripes   {}", volume.stripes);
     if volume.requires_tls {
         print_line!("tls       required");
+    }
+    if let Some(limit) = &volume.limit {
+        print_line!("limit     {}", limit::words(limit));
     }
     print_line!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     print_line!("owner     {}", volume.owner.as_deref().unwrap_or("-"));

@@ -169,8 +169,23 @@ pub struct Volume {
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
+    /// How much its clients may do a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
     /// What is being done with it.
     pub state: VolumeState,
+}
+
+/// How much the clients of a volume may do a second, all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// Requests.
+    pub iops: Option<u64>,
+    /// Bytes of reads and writes.
+    pub bytes_per_s: Option<u64>,
+    /// How much of the time before they may catch up, milliseconds.
+    pub burst_ms: u64,
 }
 
 /// What is being done with a volume.

@@ -20,6 +20,7 @@ use loadline_san_transport::channel::Channel;
 use super::counts::{BackEnd, FrontEnd};
 use super::peer_sender::{ProvedPeer, Unproved};
 use super::tracer::TraceOrder;
+use crate::config::catalog::Limit;
 use crate::identity::accesses::Accesses;
 use crate::unusable::Unusable;
 
@@ -181,6 +182,8 @@ pub enum LoopCommand {
     NoFaults,
     /// Scrub all of these replicas, as fast as their devices permit.
     Scrub(Vec<ReplicaId>),
+    /// The clients of a volume may do so much a second.
+    Limit(VolumeId, Option<Limit>),
     /// Follow requests of a volume that this node owns.
     Trace(VolumeId, TraceOrder),
     /// Report the state of the loop. → [`LoopEvent::State`]

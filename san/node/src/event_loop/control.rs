@@ -107,6 +107,7 @@ impl EventLoop {
                 self.replicas.no_faults();
             }
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
+            LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),
             LoopCommand::ReportState => (self.report)(LoopEvent::State(self.state())),
             LoopCommand::Stop => self.stopped = true,

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use loadline_san_core::lease::Moment;
 use loadline_san_device::uring::Polling;
 
 use super::EventLoop;
@@ -55,9 +56,8 @@ impl EventLoop {
         if let Some(at) = self.replicas.next_wake() {
             next = next.min(at);
         }
-        if let Some(at) = self.replicas.next_held() {
-            next = next.min(at);
-        }
+        let soon = [self.replicas.next_held(), self.volumes.next_limited()];
+        next = soon.into_iter().flatten().fold(next, Moment::min);
         Duration::from_nanos(next.since(self.now)).min(LONGEST)
     }
 }

@@ -13,7 +13,7 @@ use loadline_san_export::session::Session as _;
 use super::EventLoop;
 use super::command::LoopEvent;
 use super::direct_reads::LocalReads;
-use super::volume_host::{Begun, VolumeHost};
+use super::volume_host::Begun;
 use super::why::Why;
 
 /// How often stores do what they can before sockets are polled again. Otherwise a client at a socket would wait until a
@@ -123,7 +123,8 @@ impl EventLoop {
 
     /// Begins requests of clients, as many as may be at work.
     fn begin(&mut self, id: VolumeId) {
-        while let Some(begun) = self.volumes.get_mut(id).and_then(VolumeHost::begin) {
+        let now = self.now;
+        while let Some(begun) = self.volumes.get_mut(id).and_then(|host| host.begin(now)) {
             match begun {
                 Begun::Request(request) => {
                     self.begun += 1;

@@ -13,7 +13,9 @@ use loadline_san_export::front_ends::Endpoint;
 use super::blocks::{address, is_whole};
 use super::command::{NewClient, OpenVolume};
 use super::counts::FrontEnd;
+use super::limiter::Limiter;
 use super::tracer::Tracer;
+use crate::config::catalog::Limit;
 use crate::node::manage::room::EXTENT_BLOCKS;
 
 /// Bytes that a block takes in a log at the most, with its header.
@@ -131,6 +133,10 @@ pub(super) struct VolumeHost {
     pub(super) pending_command: Option<u64>,
     /// Follows requests, if a trace was requested.
     pub(super) tracer: Option<Box<Tracer>>,
+    /// Limits what its clients do a second, if it has a limit.
+    limiter: Option<Limiter>,
+    /// Until when its requests wait for that.
+    pub(super) limited: Option<Moment>,
 }
 
 impl VolumeHost {
@@ -155,6 +161,16 @@ impl VolumeHost {
             given_command: None,
             pending_command: None,
             tracer: None,
+            limiter: None,
+            limited: None,
+        }
+    }
+
+    /// What its clients may do a second from now on.
+    pub(super) fn limit(&mut self, limit: Option<Limit>) {
+        match (&mut self.limiter, limit) {
+            (Some(limiter), Some(limit)) => limiter.change(limit),
+            (limiter, limit) => *limiter = limit.map(Limiter::new),
         }
     }
 
@@ -224,8 +240,9 @@ impl VolumeHost {
         }
     }
 
-    /// The next request that may begin, or is not to.
-    pub(super) fn begin(&mut self) -> Option<Begun> {
+    /// The next request that may begin, or is not to. If the limit of the volume keeps it from beginning, `limited` is when it may.
+    pub(super) fn begin(&mut self, now: Moment) -> Option<Begun> {
+        self.limited = None;
         let most = self.open.most_in_flight;
         // One that begins in the middle of a block has one more.
         let is_too_long = |waits: &Waits| {
@@ -240,7 +257,7 @@ impl VolumeHost {
             return Some(Begun::TooLong(client, request.slot));
         }
         let for_reads = most / FOR_READS;
-        let VolumeHost { reads, changes, maps, .. } = self;
+        let VolumeHost { reads, changes, maps, limiter, .. } = self;
         // One alone begins whatever it needs.
         let change = changes.waiting.front().filter(|waits| {
             let fits = changes.blocks + blocks_of(&waits.request) + reads.blocks.min(for_reads) <= most
@@ -258,6 +275,21 @@ impl VolumeHost {
         let first = [change, read, map].into_iter().flatten().map(|waits| waits.number).min()?;
         let of = |queue: &Queue| queue.waiting.front().is_some_and(|waits| waits.number == first);
         let queue = [changes, reads, maps].into_iter().find(|queue| of(queue))?;
+        if let (Some(limiter), Some(waits)) = (limiter, queue.waiting.front()) {
+            let bytes = match waits.request.operation {
+                Operation::Read | Operation::Write(_) => Some(u64::from(waits.request.sectors) * 512),
+                Operation::WriteZeroes | Operation::Trim => Some(0),
+                // They read and write nothing.
+                Operation::Flush | Operation::Map => None,
+            };
+            if let Some(bytes) = bytes {
+                if limiter.next() > now {
+                    self.limited = Some(limiter.next());
+                    return None;
+                }
+                limiter.begins(bytes, now);
+            }
+        }
         let Waits { number, client, request, .. } = queue.waiting.pop_front()?;
         let (blocks, extents) = (blocks_of(&request), extents_of(&request));
         queue.at_work += 1;

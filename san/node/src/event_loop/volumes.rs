@@ -11,6 +11,7 @@ use loadline_san_export::session::Attachment;
 use super::command::{OpenVolume, VolumeState};
 use super::volume_host::VolumeHost;
 use super::{LoopOptions, STORE_TICK_NS};
+use crate::config::catalog::Limit;
 
 /// All volumes of one loop: those that this node serves, watches or has replicas of.
 pub(super) struct Volumes {
@@ -20,11 +21,19 @@ pub(super) struct Volumes {
     to_begin: VecDeque<VolumeId>,
     /// Between two ticks of volumes.
     tick_ns: u64,
+    /// A volume has, or had, a limit.
+    are_limited: bool,
 }
 
 impl Volumes {
     pub(super) fn new(options: LoopOptions) -> Volumes {
-        Volumes { options, hosts: HashMap::default(), to_begin: VecDeque::new(), tick_ns: STORE_TICK_NS }
+        Volumes {
+            options,
+            hosts: HashMap::default(),
+            to_begin: VecDeque::new(),
+            tick_ns: STORE_TICK_NS,
+            are_limited: false,
+        }
     }
 
     pub(super) fn get(&self, id: VolumeId) -> Option<&VolumeHost> {
@@ -74,6 +83,31 @@ impl Volumes {
     pub(super) fn begin_soon(&mut self, id: VolumeId) {
         if !self.to_begin.contains(&id) {
             self.to_begin.push_back(id);
+        }
+    }
+
+    /// What the clients of a volume may do a second from now on.
+    pub(super) fn limit(&mut self, id: VolumeId, limit: Option<Limit>) {
+        if let Some(host) = self.hosts.get_mut(&id) {
+            host.limit(limit);
+            self.are_limited |= limit.is_some();
+            self.begin_soon(id);
+        }
+    }
+
+    /// When the first request may begin that waits for the limit of its volume.
+    pub(super) fn next_limited(&self) -> Option<Moment> {
+        let hosts = || self.hosts.values().filter_map(|host| host.limited);
+        if self.are_limited { hosts().min() } else { None }
+    }
+
+    /// Requests may begin that have waited for the limit of their volume until now.
+    pub(super) fn begin_limited(&mut self, now: Moment) {
+        if self.are_limited {
+            let due =
+                |(id, host): (&VolumeId, &VolumeHost)| host.limited.filter(|at| *at <= now).map(|_| *id);
+            let due: Vec<VolumeId> = self.hosts.iter().filter_map(due).collect();
+            due.into_iter().for_each(|id| self.begin_soon(id));
         }
     }
 

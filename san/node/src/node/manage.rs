@@ -9,6 +9,7 @@ mod devices;
 mod faults;
 pub(super) mod growth;
 pub(super) mod health;
+mod limit;
 mod local;
 pub(crate) mod no_room;
 mod nodes;
@@ -42,6 +43,7 @@ pub use create::MadeVolume;
 pub(super) use create::is_new;
 pub use devices::AddDevice;
 pub use faults::TestFault;
+pub use limit::LimitVolume;
 pub use local::{
     CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume,
     ModelView, OwnerView, SessionView, Usable,

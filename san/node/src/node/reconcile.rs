@@ -172,7 +172,11 @@ impl Node {
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();
         for id in gone {
-            self.state().volumes.remove(&id);
+            {
+                let mut state = self.state();
+                state.volumes.remove(&id);
+                state.limits.remove(&id);
+            }
             self.loop_of(id).give(LoopCommand::CloseVolume(VolumeId(id)));
         }
         let here = catalog.replicas.values().filter(|(replica, _)| replica.node == me);
@@ -479,6 +483,10 @@ impl Node {
                 let open = OpenVolume { id: VolumeId(id), layout, lease_ns, watch, most_in_flight };
                 orders.give(LoopCommand::OpenVolume(open));
             }
+        }
+        let known = self.state().limits.insert(id, volume.limit).flatten();
+        if known != volume.limit {
+            orders.give(LoopCommand::Limit(VolumeId(id), volume.limit));
         }
     }
 }

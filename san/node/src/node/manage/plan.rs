@@ -325,6 +325,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         log_bytes: checked.log_bytes,
         attached: None,
         requires_tls: checked.wanted.requires_tls,
+        limit: None,
         state: VolumeState::Creating,
     }
 }

@@ -11,11 +11,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::health::Judge;
+use super::limit::LimitVolume;
 use super::local::{LocalDevice, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState};
+use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
 use crate::node::store_state::StoreFault;
@@ -57,6 +58,8 @@ pub struct VolumeView {
     pub lease_ms: u64,
     /// Clients over the network are let in only by TLS.
     pub requires_tls: bool,
+    /// How much its clients may do a second, if that is limited.
+    pub limit: Option<LimitVolume>,
     /// How well it is; nothing while it is being made.
     pub health: Option<Health>,
     /// Copies in sync, of the group that has the fewest; 0 while the volume is blocked, since that is undecided then.
@@ -427,6 +430,11 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         stripes: volume.stripes,
         lease_ms: volume.lease_ms,
         requires_tls: volume.requires_tls,
+        limit: volume.limit.map(|Limit { iops, bytes_per_s, burst_ms }| LimitVolume {
+            iops,
+            bytes_per_s,
+            burst_ms: Some(burst_ms),
+        }),
         health,
         in_sync: fewest.filter(|_| !is_blocked).unwrap_or(0) as u32,
         attached: volume.attached.and_then(name),

@@ -31,6 +31,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         log_bytes: 32 << 20,
         attached: Some(1),
         requires_tls: false,
+        limit: None,
         state: VolumeState::Ready,
     };
     let copies = [(11, 1), (12, 2), (13, 3)];
