@@ -111,7 +111,7 @@ enum Command {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
         #[command(flatten)]
-        limit: limit::Limit,
+        limit: limit::Rates,
         #[command(flatten)]
         api: Api,
     },

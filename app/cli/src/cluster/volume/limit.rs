@@ -10,9 +10,9 @@ use crate::process::exit::Exit;
 /// A megabyte, as on a drive's label.
 const MB: u64 = 1_000_000;
 
-/// The limit.
+/// How much a second.
 #[derive(clap::Args)]
-pub(super) struct Limit {
+pub(super) struct Rates {
     /// Requests a second.
     #[arg(long, value_name = "N", required_unless_present_any = ["mbps", "none"])]
     iops: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Limit {
     none: bool,
 }
 
-pub(super) fn run(names: &[String], limit: &Limit, api: &Api) -> Result<Exit, Failed> {
+pub(super) fn run(names: &[String], limit: &Rates, api: &Api) -> Result<Exit, Failed> {
     let Some(names) = expanded(names) else { return Ok(Exit::Usage) };
     let wanted = LimitVolume {
         iops: limit.iops,
