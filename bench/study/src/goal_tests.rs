@@ -418,7 +418,7 @@ fn policies_share_one_cluster_that_has_room_for_all_of_them() {
     let folder = "[[policy]]\nname = \"other\"\nfolder = \"/x\"\n";
     for (policies, part) in [
         (format!("{one}{folder}"), "either all policies are of the run's cluster"),
-        (format!("{one}[target]\nsan = {{}}\n"), "say san = { ... } in each of them"),
+        (format!("{one}[target]\nsan = {{}}\n"), "say the rest in each of them"),
         (policy("one", "copies = 5"), "[[policy]] one san: copies = 5"),
         (policy("one", "log = \"32MiB\"").replace("32", "31"), "the least"),
         (policy(&"x".repeat(41), ""), "40 characters"),

@@ -7,7 +7,7 @@ use loadline_fleet::FleetKind;
 use loadline_target::device_models;
 
 use crate::error::StudyError;
-use crate::file::{Access, LEAST_LOG, NodeModel, Study};
+use crate::file::{Access, LEAST_LOG, NodeModel, SanSection, Study};
 use crate::fleet::ResolvedFleet;
 use crate::point::Point;
 use crate::running_cluster;
@@ -53,12 +53,22 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     running_cluster::check(study, fleet)?;
     device_model(study)?;
     let is_running = study.running_cluster().is_some();
-    if study.target.san.is_some() && !study.policy.is_empty() && !is_running {
+    let has_only_node = |san: &SanSection| {
+        san.node.is_some() && *san == SanSection { node: san.node.clone(), ..SanSection::default() }
+    };
+    if study.target.san.as_ref().is_some_and(|san| !has_only_node(san))
+        && !study.policy.is_empty()
+        && !is_running
+    {
         return usage(
-            "[target] san with [[policy]] tables: say san = { ... } in each of them instead".into(),
+            "[target] san with [[policy]] tables: only node = { ... } may be there; say the rest in each of them, san = { ... }"
+                .into(),
         );
     }
     if study.fewest_copies().is_none() {
+        if study.target.san.is_some() {
+            return usage("[target] san.node is of a cluster that the run starts, and no policy is of one: say san = { ... } in each".into());
+        }
         return Ok(());
     }
     if !is_running && (!fleet.placement.runs_here() || !study.fleet.node.is_empty()) {
@@ -193,4 +203,39 @@ fn device_for(replicas: u64, bytes: u64) -> u64 {
         device = needed;
     }
     device
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+    use crate::read::parse;
+
+    fn refusal(text: &str) -> String {
+        let study = format!(
+            "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\"]\n{text}\n[fleet]\nnodes = 3\ndisk_size = \"64MiB\"\n"
+        );
+        let planned = parse("s.toml", &study).and_then(|study| Plan::of(&study).map(drop));
+        planned.err().map(|error| error.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn nodes_are_modelled_for_all_policies_together() {
+        let node = "node = { model = \"intel-s4500\" }";
+        let policy = |san: &str| format!("[[policy]]\nname = \"one\"\n{san}\n");
+        assert_eq!(refusal(&format!("[target]\nsan = {{ {node} }}")), "");
+        assert_eq!(refusal(&format!("[target]\nsan = {{ {node} }}\n{}", policy("san = { copies = 2 }"))), "");
+        for (target, san, part) in [
+            (format!("san = {{ {node}, copies = 2 }}"), "san = {}".into(), "only node"),
+            (String::new(), format!("san = {{ {node} }}"), "write node in [target] san"),
+            (format!("san = {{ {node} }}"), "folder = \"x\"".into(), "no policy is of one"),
+            (
+                "san = { node = { model = \"intel-s450\" } }".into(),
+                "san = {}".into(),
+                "Did you mean intel-s4500?",
+            ),
+        ] {
+            let found = refusal(&format!("[target]\n{target}\n{}", policy(&san)));
+            assert!(found.contains(part), "{target} {san}\n{found}");
+        }
+    }
 }

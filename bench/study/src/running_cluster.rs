@@ -91,6 +91,13 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
         );
     }
     api(san)?;
+    if san.node.is_some() {
+        return usage(
+            "[target] san with api: the nodes of a cluster that runs already are as they are, so leave node out. To model a device \
+             there, add it with 'loadline device add --model'"
+                .into(),
+        );
+    }
     if !fleet.has_known_workers() {
         return usage(
             "[target] san with api: the run makes volumes at the nodes of its workers, and workers that join do not say beforehand \
@@ -184,6 +191,7 @@ mod tests {
             (&format!("{api}, commands = {{ kill = \"x\" }}"), kill, "add return"),
             (&format!("{api}, {commands}"), &kill.replace("\"a\"", "\"c\""), "c is none"),
             (&format!("{api}, copies = 3"), "", "there are 2 nodes"),
+            (&format!("{api}, node = {{ model = \"intel-s4500\" }}"), "", "leave node out"),
         ] {
             let found = on(san, more);
             assert!(found.contains(part), "{san} {more}\n{found}");
