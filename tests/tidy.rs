@@ -82,7 +82,7 @@ fn two_signals_at_once_leave_nothing_behind() {
     for name in ["STOP", "INT", "TERM", "CONT"] {
         signal(child.id(), name);
     }
-    let said = finish(child, Duration::from_secs(20));
+    let said = finish(child, LIMIT);
     assert_eq!(said.code, Some(130), "{}", said.err);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a file or a journal is left");
 }
@@ -92,7 +92,7 @@ fn a_terminal_that_is_gone_ends_it_in_order() {
     let folder = folder();
     let child = on_a_new_file(&folder.path().join("new.img"));
     signal(child.id(), "HUP");
-    let said = finish(child, Duration::from_secs(20));
+    let said = finish(child, LIMIT);
     assert_eq!(said.code, Some(130), "{}", said.err);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "a file or a journal is left");
 }
