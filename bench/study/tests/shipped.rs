@@ -17,10 +17,10 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies")
 }
 
-/// Every study in a folder below `studies`, by the file's name.
+/// Every study in `studies` and in a folder below it, by the file's name; `models` has models of devices.
 fn studies() -> Vec<(PathBuf, Study)> {
     let of = |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let folders = of(folder()).filter(|path| path.is_dir());
+    let folders = of(folder()).filter(|path| path.is_dir() && !path.ends_with("models"));
     let files = folders.flat_map(of).chain(of(folder()).filter(|path| path.is_file()));
     let mut found: Vec<_> = files.map(|path| (path.clone(), read(&path).unwrap().0)).collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
