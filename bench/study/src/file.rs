@@ -193,7 +193,7 @@ pub struct SanSection {
     /// With smaller logs a study of many volumes fits a small disk, but the logs fill and are destaged sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
-    /// How the nodes are that the run starts, in [target] san only.
+    /// How the nodes are that the run starts; in `[target] san` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeSection>,
     /// How workers reach their volumes.
