@@ -53,7 +53,7 @@ uses() {
     check "  the plan of each study that needs no storage of a certain name or size"
     while read -r study; do
         expect 0 "total:" inside "$root" "$loadline" run "$studies/$study" --plan
-    done < <(cd "$root$studies" && find . -name '*.toml' ! -name 'published*' ! -name device.toml ! -name hosts.toml -printf '%P\n' | sort)
+    done < <(cd "$root$studies" && find . -name '*.toml' ! -name 'published*' ! -name device.toml ! -name hosts.toml ! -path './models/*' -printf '%P\n' | sort)
     check "  a study on the virtual SAN: its four nodes, two of them killed, and workers"
     expect "0 3" "page:" inside "$root" "$loadline" demo --out /run-of-check
     [[ -s $root/run-of-check/report/report.html ]] || fail "the demo left no page"
