@@ -37,11 +37,8 @@ impl Modelled {
             FindingKind::Modelled,
             "devices that are themselves",
             format!("{} devices that behave as {names}", devices.len()),
-            format!(
-                "The figures are of such drives in nodes like these, and not of this machine's disks. The machine itself added {:.1} % to the \
-                 times of the model.",
-                100.0 * part
-            ),
+            // Without what differs from step to step, so that a report says it once.
+            "The figures are of such drives in nodes like these, and not of this machine's disks.",
         )];
         if part > MACHINES_PART {
             findings.push(Finding::doubt(
