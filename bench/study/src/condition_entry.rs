@@ -226,7 +226,7 @@ impl<W: Workers> Runner<'_, W> {
             ));
         }
         let modelled = harness.modelled(&mut self.stop).await?;
-        findings.extend(self.modelled.findings(&modelled));
+        findings.extend(self.modelled.findings(modelled));
         if self.out_of_turn {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,

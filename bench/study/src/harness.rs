@@ -280,12 +280,12 @@ impl Harness {
         Ok(self.call(stop, |storage, _| Ok(storage.ended_unasked())).await??)
     }
 
-    /// The devices that behave as a model says.
+    /// The devices that behave as a model says; `None` if no node answers.
     pub(crate) async fn modelled(
         &self,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Vec<ModelledDevice>, StudyError> {
-        Ok(self.call(stop, |storage, _| storage.modelled()).await??)
+    ) -> Result<Option<Vec<ModelledDevice>>, StudyError> {
+        Ok(self.call(stop, |storage, _| storage.modelled()).await?.ok())
     }
 
     /// Has the thread make a call, and waits for its result.

@@ -12,11 +12,25 @@ const MACHINES_PART: f64 = 0.1;
 #[derive(Debug, Default)]
 pub(crate) struct Modelled {
     before: BTreeMap<u32, KeepsUp>,
+    /// The devices, as the cluster named them last.
+    known: Option<Vec<ModelledDevice>>,
 }
 
 impl Modelled {
-    /// What a reader of a step should know of the devices that are modelled, as they are after it.
-    pub(crate) fn findings(&mut self, devices: &[ModelledDevice]) -> Vec<Finding> {
+    /// What a reader of a step should know of the devices that are modelled, as they are after it; `None` if the cluster does not say.
+    pub(crate) fn findings(&mut self, devices: Option<Vec<ModelledDevice>>) -> Vec<Finding> {
+        let silent = |device: &ModelledDevice| ModelledDevice { keeps_up: None, ..device.clone() };
+        let last = || self.known.as_ref().map(|known| known.iter().map(silent).collect());
+        let Some(devices) = devices.or_else(last) else {
+            return vec![Finding::doubt(
+                FindingKind::Modelled,
+                "a cluster that says whether its devices behave as a model says",
+                "no answer",
+                "The figures may be those of a model. See the nodes' logs.",
+            )];
+        };
+        let devices = &devices;
+        self.known = Some(devices.clone());
         if devices.is_empty() {
             return Vec::new();
         }
@@ -44,7 +58,7 @@ impl Modelled {
             findings.push(Finding::doubt(
                 FindingKind::Modelled,
                 format!("a machine that is faster than {names}: it may prolong I/Os by {:.0} %", 100.0 * MACHINES_PART),
-                format!("I/Os that took {:.0} % longer than the model says", 100.0 * part),
+                format!("I/Os that took {:.0} % longer than the model says, since the step before", 100.0 * part),
                 "The machine cannot keep up with the model: that part of the figures is the machine's. Use a slower model, fewer nodes or \
                  a lower load.",
             ));
@@ -66,16 +80,19 @@ mod tests {
     #[test]
     fn each_step_says_what_is_modelled_and_whether_the_machine_kept_up_in_it() {
         let mut modelled = Modelled::default();
-        assert_eq!(modelled.findings(&[]), []);
-        let first = modelled.findings(&[device(1, 1000, 20), device(2, 1000, 20)]);
+        assert_eq!(modelled.findings(None)[0].severity, Severity::Doubt, "nothing is known");
+        assert_eq!(modelled.findings(Some(Vec::new())), []);
+        assert_eq!(modelled.findings(None), [], "none was modelled when it answered");
+        let first = modelled.findings(Some(vec![device(1, 1000, 20), device(2, 1000, 20)]));
         assert!(first[0].found.contains("2 devices that behave as a drive"), "{}", first[0]);
         assert!(first.len() == 1 && first[0].severity == Severity::Note, "2 %");
         // One was opened anew, and the other was late in this step: 300 of 1500.
-        let second = modelled.findings(&[device(1, 500, 100), device(2, 2000, 220)]);
+        let second = modelled.findings(Some(vec![device(1, 500, 100), device(2, 2000, 220)]));
         assert!(second.len() == 2 && second[1].severity == Severity::Doubt, "{second:?}");
         assert!(second[1].found.contains("20 % longer"), "{}", second[1]);
         // Of one whose node does not report, the rest is still said.
         let silent = ModelledDevice { keeps_up: None, ..device(1, 0, 0) };
-        assert_eq!(modelled.findings(&[silent]).len(), 1);
+        assert_eq!(modelled.findings(Some(vec![silent])).len(), 1);
+        assert_eq!(modelled.findings(None).len(), 1, "no node answers, and they are modelled still");
     }
 }
