@@ -173,7 +173,7 @@ impl Queue {
             return median;
         };
         let sigma = (p99 as f64 / median as f64).ln() / Z99;
-        // Of one that is drawn beyond ten times the 99th percentile, none is left in any data sheet.
+        // Without a bound, one draw of many would be longer than any wait for it.
         ((median as f64 * (sigma * self.normal()).exp()) as u64).min(10 * p99)
     }
 

@@ -25,11 +25,6 @@ impl Limiter {
         Limiter { limit, requests: Moment(0), bytes: Moment(0) }
     }
 
-    /// From now on this is the limit. What has begun is not forgotten.
-    pub(super) fn change(&mut self, limit: Limit) {
-        self.limit = limit;
-    }
-
     /// When the next request may begin: a moment that has passed if it may at once.
     pub(super) fn next(&self) -> Moment {
         let burst = (self.limit.burst_ms * 1_000_000).max(LEAST_BURST_NS);
@@ -40,7 +35,10 @@ impl Limiter {
     pub(super) fn begins(&mut self, bytes: u64, now: Moment) {
         let cost = |units: u64, rate: Option<u64>| match rate {
             None => 0,
-            Some(rate) => (u128::from(units) * 1_000_000_000 / u128::from(rate.max(1))) as u64,
+            Some(rate) => {
+                let ns = u128::from(units) * 1_000_000_000 / u128::from(rate.max(1));
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
         };
         self.requests = self.requests.max(now).after(cost(1, self.limit.iops));
         self.bytes = self.bytes.max(now).after(cost(bytes, self.limit.bytes_per_s));
@@ -100,8 +98,5 @@ mod tests {
         assert_eq!(begun(&mut limiter, BEGIN), 0);
         assert_eq!(begun(&mut limiter, BEGIN.after(10_000_000)), 10);
         assert_eq!(begun(&mut limiter, BEGIN.after(60 * SECOND)), 51, "nothing more is saved up");
-        // A limit that is changed holds for what begins from then on.
-        limiter.change(Limit { iops: Some(100), bytes_per_s: None, burst_ms: 50 });
-        assert_eq!(begun(&mut limiter, BEGIN.after(60 * SECOND)), 0);
     }
 }

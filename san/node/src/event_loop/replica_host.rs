@@ -380,6 +380,11 @@ impl Ended {
 /// When it is to be known what devices with this fault have done, and what it is.
 fn with_fault(fault: ReplicaFault, held: Held, now: Moment) -> (Moment, Held) {
     let until = held.begun.due.unwrap_or(now).max(now.after(fault.slow_ns));
+    let held = match fault.slow_ns {
+        0 => held,
+        // What a fault on purpose adds is no lateness of the machine.
+        _ => Held { begun: Begun { due: held.begun.due.map(|_| until), ..held.begun }, ..held },
+    };
     (until, if fault.fails { Held { done: failed(held.done), ..held } } else { held })
 }
 

@@ -166,12 +166,10 @@ impl VolumeHost {
         }
     }
 
-    /// What its clients may do a second from now on.
+    /// What its clients may do a second from now on. What began under the limit before does not count: one large request under a very low
+    /// limit would keep the volume waiting for hours after the limit was raised.
     pub(super) fn limit(&mut self, limit: Option<Limit>) {
-        match (&mut self.limiter, limit) {
-            (Some(limiter), Some(limit)) => limiter.change(limit),
-            (limiter, limit) => *limiter = limit.map(Limiter::new),
-        }
+        self.limiter = limit.map(Limiter::new);
     }
 
     /// The number of the command whose result this is. A command may be refused at once, or supersede the one before.

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use super::ManageError;
 use super::growth::{self, GrowVolume, UndoGrowth, Undone};
 use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, Volume, change};
 use crate::event_loop::command::LoopCommand;
 use crate::node::{CONFIG_POLL, Node};
 
@@ -27,6 +28,28 @@ pub struct Resize {
 }
 
 impl Node {
+    /// Changes what the configuration says of the volume of this id. Nothing is done if there is none any more.
+    pub(super) async fn change_volume(
+        &self,
+        id: u64,
+        changed: impl Fn(Volume) -> Volume + Send + 'static,
+    ) -> Result<(), ManageError> {
+        let set = self.config().call(move |store| {
+            for _ in 0..16 {
+                let catalog = Catalog::read(store)?;
+                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
+                let next = changed(volume.clone());
+                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
+                    return Ok(());
+                }
+            }
+            Err(ConfigError::Contended)
+        });
+        set.await?;
+        self.reconcile_soon();
+        Ok(())
+    }
+
     /// Gives a volume a command of an operator, and waits for the result. `None` if the result is not known within 20 s.
     pub(in crate::node) async fn command(
         &self,

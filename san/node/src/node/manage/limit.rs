@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
-use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Limit, Volume, change};
+use crate::config::catalog::{Limit, Volume};
 use crate::node::Node;
 
 /// The longest burst, milliseconds.
@@ -58,20 +57,7 @@ impl Node {
         let limit = limit.checked().map_err(ManageError::Wrong)?;
         self.refresh().await?;
         let (id, _) = self.volume(name)?;
-        let set = self.config().call(move |store| {
-            for _ in 0..16 {
-                let catalog = Catalog::read(store)?;
-                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
-                let next = Volume { limit, ..volume.clone() };
-                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                    return Ok(());
-                }
-            }
-            Err(ConfigError::Contended)
-        });
-        set.await?;
-        self.reconcile_soon();
-        Ok(())
+        self.change_volume(id, move |volume| Volume { limit, ..volume }).await
     }
 }
 

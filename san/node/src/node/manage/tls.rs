@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ManageError;
-use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Transport, Volume, change};
+use crate::config::catalog::{Catalog, Transport, Volume};
 use crate::node::Node;
 
 /// Whether clients of a volume must come by TLS.
@@ -40,19 +39,6 @@ impl Node {
         if required {
             check_certificates(&self.state().catalog)?;
         }
-        let set = self.config().call(move |store| {
-            for _ in 0..16 {
-                let catalog = Catalog::read(store)?;
-                let Some((volume, version)) = catalog.volumes.get(&id) else { return Ok(()) };
-                let next = Volume { requires_tls: required, ..volume.clone() };
-                if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                    return Ok(());
-                }
-            }
-            Err(ConfigError::Contended)
-        });
-        set.await?;
-        self.reconcile_soon();
-        Ok(())
+        self.change_volume(id, move |volume| Volume { requires_tls: required, ..volume }).await
     }
 }
