@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::units::{ByteSize, TimeSpan};
 
-/// The speed of a model must be at least this many I/Os a second: slower ones would take longer than the limits of what waits for them.
+/// The speed of a model must be at least this many I/Os a second.
 const LEAST_IOPS: u64 = 10;
 /// The same for bytes a second.
 const LEAST_BYTES: u64 = 1 << 20;

@@ -72,7 +72,7 @@ struct NewDevice {
 }
 
 impl NewDevice {
-    /// What a node is asked for, of the device at this path.
+    /// The request that adds the device at this path. The error names a model that cannot be used.
     fn at(self, path: &Path) -> Result<AddDevice, Failed> {
         let model = self.model.as_deref().map(device_models::find).transpose();
         let model = model.map_err(|why| Failed::new(Exit::Usage, why.to_string(), true))?;

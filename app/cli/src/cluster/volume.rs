@@ -102,8 +102,8 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Limit what the clients of one or several volumes do a second. The limit holds at once, also for clients that are connected, and is for
-    /// each volume: all its clients share it. What the cluster does itself, as copying data to a node that returns, does not count.
+    /// Limit what the clients of one or several volumes do a second. The limit holds within a second, also for clients that are connected, and
+    /// is for each volume: all its clients share it. What the cluster does itself, as copying data to a node that returns, does not count.
     #[command(after_help = "Examples:\n  loadline volume limit vm-7 --iops 5000 --mbps 200\n  \
         loadline volume limit 'db-{001..100}' --iops 1000 --burst 1s\n  loadline volume limit vm-7 --none")]
     Limit {
