@@ -171,13 +171,15 @@ impl Node {
                 let replica = catalog.replicas.get(&of.id.0).map(|(replica, _)| replica);
                 let volume =
                     replica.and_then(|r| catalog.volumes.get(&r.volume)).map(|(v, _)| v.name.clone());
-                let device = replica.map_or(String::new(), |r| r.device.to_string());
-                (of.id.0.to_string(), volume.unwrap_or_default(), device, of)
+                let devices = replica
+                    .map_or_else(Default::default, |r| [r.log_device, r.device].map(|id| id.to_string()));
+                (of.id.0.to_string(), volume.unwrap_or_default(), devices, of)
             })
             .collect();
         let mut ios = Vec::new();
-        for (id, volume, device, of) in &named {
-            for (area, back) in [("log", &of.log), ("capacity", &of.capacity)] {
+        for (id, volume, devices, of) in &named {
+            let areas = [("log", &of.log, &devices[0]), ("capacity", &of.capacity, &devices[1])];
+            for (area, back, device) in areas {
                 for (op, count) in [("read", back.read), ("write", back.write), ("sync", back.sync)] {
                     let labels = [("volume", volume), ("replica", id), ("device", device)];
                     let mut labels: Vec<(&str, &str)> =

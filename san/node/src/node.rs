@@ -38,6 +38,7 @@ mod clocks;
 mod connection;
 mod error;
 mod forward;
+mod home;
 mod leaving;
 mod life;
 mod limits;
@@ -133,10 +134,10 @@ pub(crate) struct NodeState {
     made: BTreeSet<u64>,
     /// Extents of its volume that each open replica was opened with, or resized to.
     sizes: BTreeMap<u64, u64>,
-    /// Devices with which something is being done.
-    busy: BTreeSet<u32>,
-    /// Replicas that could not be opened, when, why, and whether that is since their device has failed.
-    pub(crate) unopened: BTreeMap<u64, (Instant, String, bool)>,
+    /// Pairs of devices, of data and of logs, with whose replicas something is being done.
+    busy: BTreeSet<(u32, u32)>,
+    /// Replicas that could not be opened, when, why, and the device whose failure is the reason, if one has failed.
+    pub(crate) unopened: BTreeMap<u64, (Instant, String, Option<u32>)>,
     /// Replicas that are open, and why they cannot be used, if they cannot.
     opened: BTreeMap<u64, Option<Unusable>>,
     /// How often applying the configuration was begun, and how often it was finished.

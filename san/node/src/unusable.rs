@@ -8,8 +8,13 @@ use serde::{Deserialize, Serialize};
 pub enum Unusable {
     /// Its start found that it has lost something: this. It is emptied and copied in full where others have its data.
     Damaged(String),
-    /// Its device, or the metadata of the device, cannot be read or written: the device is to be replaced.
-    Failed(String),
+    /// A device of it, or the metadata of the device, cannot be read or written: the device is to be replaced.
+    Failed {
+        /// The device.
+        device: u32,
+        /// What was found.
+        why: String,
+    },
     /// It is not opened for another reason, which a person has to remove.
     NotUsed(String),
 }
@@ -19,7 +24,7 @@ impl Unusable {
     pub fn state(&self) -> &'static str {
         match self {
             Unusable::Damaged(_) => "damaged",
-            Unusable::Failed(_) => "failed",
+            Unusable::Failed { .. } => "failed",
             Unusable::NotUsed(_) => "not used",
         }
     }
@@ -27,7 +32,7 @@ impl Unusable {
     /// What was found.
     pub fn why(&self) -> &str {
         match self {
-            Unusable::Damaged(why) | Unusable::Failed(why) | Unusable::NotUsed(why) => why,
+            Unusable::Damaged(why) | Unusable::Failed { why, .. } | Unusable::NotUsed(why) => why,
         }
     }
 }

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use client::client;
 use common::{Serves, serve};
 use loadline_base::nbd::{Request, command, get_u32};
-use loadline_san_core::ids::ReplicaId;
 use loadline_san_node::event_loop::LoopSender;
-use loadline_san_node::event_loop::command::{LoopCommand, ReplicaFault};
+use loadline_san_node::event_loop::command::{DeviceFault, LoopCommand};
 
 const BLOCK: u64 = 4096;
+/// The device that the server of the tests has.
+const DEVICE: u32 = 1;
 
 fn come(orders: &LoopSender) -> UnixStream {
     client(orders, u64::MAX, None)
@@ -97,8 +98,8 @@ fn what_a_client_that_was_not_listened_to_has_left_is_not_carried_out() {
         let orders = serve(folder.path(), 1024, Duration::ZERO, &Serves::default());
         let (mut other, mut one) = (come(&orders), come(&orders));
         assert_eq!((read(&mut other, 0).unwrap(), read(&mut one, 0).unwrap()), (0, 0));
-        let slow = ReplicaFault { slow_ns: 1_500_000_000, ..ReplicaFault::default() };
-        orders.give(LoopCommand::Fault(vec![ReplicaId(1)], slow));
+        let slow = DeviceFault { slow_ns: 1_500_000_000, ..DeviceFault::default() };
+        orders.give(LoopCommand::Fault(DEVICE, slow));
         std::thread::sleep(Duration::from_millis(100));
         // Each waits for the one before, and the first for the device.
         for number in 0..count {
@@ -164,8 +165,8 @@ fn a_client_that_takes_its_leave_is_not_reset_and_what_it_asked_for_before_is_do
     how.away.store(false, Ordering::SeqCst);
     assert_eq!(other.read(&mut [0; 16]).expect("it is not reset"), 0);
     // One with requests that are not answered, of which the first waits for a device.
-    let slow = ReplicaFault { slow_ns: 1_500_000_000, ..ReplicaFault::default() };
-    orders.give(LoopCommand::Fault(vec![ReplicaId(1)], slow));
+    let slow = DeviceFault { slow_ns: 1_500_000_000, ..DeviceFault::default() };
+    orders.give(LoopCommand::Fault(DEVICE, slow));
     std::thread::sleep(Duration::from_millis(100));
     for number in 0..200u64 {
         ask_to_write(&mut one, 0, if number == 199 { 7 } else { 1 });

@@ -405,6 +405,8 @@ pub enum Role {
 pub struct ChunkUse {
     /// The replica.
     pub replica: ReplicaId,
+    /// The key of the replica: it distinguishes it from another one that had its id. A free chunk has 0.
+    pub key: u64,
     /// The part of the replica for which the chunk is used.
     pub role: Role,
     /// Of a log: which of its chunks, from 0. Of extents: 0.
@@ -413,7 +415,7 @@ pub struct ChunkUse {
     pub of: u32,
 }
 
-/// A sector of the chunk table as bytes: 44 bytes.
+/// A sector of the chunk table as bytes: 52 bytes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ChunkBytes {
@@ -425,9 +427,10 @@ struct ChunkBytes {
     chunk: U32,
     index: U32,
     of: U32,
+    key: U64,
 }
 
-const _: () = assert!(size_of::<ChunkBytes>() == 44);
+const _: () = assert!(size_of::<ChunkBytes>() == 52);
 
 impl Wire for ChunkBytes {
     fn check(&self) -> Result<(), FieldError> {
@@ -440,6 +443,8 @@ impl Wire for ChunkBytes {
         }
         let none = role != FREE || self.replica == 0;
         require(none, "the replica of a free chunk", self.replica, "must be 0")?;
+        let none = role != FREE || self.key == 0;
+        require(none, "the key of a free chunk", self.key, "must be 0")?;
         require(index == 0, "the index of a chunk of no log", index, "must be 0")?;
         require(of == 0, "the chunks of a log that is none", of, "must be 0")
     }
@@ -460,6 +465,7 @@ pub fn encode_use(of: Option<&ChunkUse>, device: DeviceId, chunk: u32) -> Result
         }
         .into();
         fields.replica = used.replica.0.into();
+        fields.key = used.key.into();
         fields.index = used.index.into();
         fields.of = used.of.into();
     }
@@ -488,6 +494,6 @@ pub fn decode_use(bytes: &[u8], device: DeviceId, chunk: u32) -> Result<Option<C
         // There is no other: it was checked.
         _ => Role::Capacity,
     };
-    let (replica, index, of) = (ReplicaId(fields.replica.get()), fields.index.get(), fields.of.get());
-    Ok(Some(ChunkUse { replica, role, index, of }))
+    let (replica, key) = (ReplicaId(fields.replica.get()), fields.key.get());
+    Ok(Some(ChunkUse { replica, key, role, index: fields.index.get(), of: fields.of.get() }))
 }

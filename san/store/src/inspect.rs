@@ -6,7 +6,7 @@ use loadline_san_core::ids::{Epoch, Position};
 use loadline_san_core::message::Mention;
 use loadline_san_protocol::slot::BlockState;
 
-use crate::io::Data;
+use crate::io::{Area, Data};
 use crate::store::read::BlockSource;
 use crate::store::scrub::Scrubbed;
 use crate::store::{Current, Health, Identity, Store};
@@ -135,6 +135,11 @@ impl<D: Data> Store<D> {
     /// Why it has failed, if it has.
     pub fn why_failed(&self) -> Option<&str> {
         self.why.as_deref()
+    }
+
+    /// The device that has failed, if that is why.
+    pub fn failed_area(&self) -> Option<Area> {
+        self.failed_area
     }
 
     /// So many bytes of the extents are scrubbed in each tick from now on ([`Settings::scrub`](crate::store::Settings::scrub)): a caller with several stores

@@ -183,6 +183,15 @@ pub enum IoFault {
     },
 }
 
+impl IoFault {
+    /// The device that did not do it.
+    pub fn area(&self) -> Area {
+        match self {
+            IoFault::Failed { area, .. } | IoFault::Short { area, .. } => *area,
+        }
+    }
+}
+
 /// Devices that are read and written at once: to format, to open, to check.
 pub trait Disk {
     /// How long it is, in bytes.

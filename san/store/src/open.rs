@@ -110,6 +110,17 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// The device that has to be replaced, or mended, before the replica can be opened.
+    pub fn area(&self) -> Area {
+        match self {
+            OpenError::Io(fault) | OpenError::Space(SpaceError::Io(fault)) => fault.area(),
+            OpenError::NoRoom { .. } | OpenError::OtherCapacity { .. } => Area::Capacity,
+            _ => Area::Log,
+        }
+    }
+}
+
 /// The least size of a log, as a multiple of what is in flight: the entries of the old owner, those that make copies
 /// equal, and those of the new owner; and once more for the end of the ring, because a record is in one piece.
 const LEAST_IN_FLIGHT: u64 = 6;
@@ -152,32 +163,20 @@ pub fn create(
         side: Side::default(),
     };
     let mut failed = None;
-    let taken =
-        log.take_log(disk, new.id.replica, new.log_bytes, |disk, at, bytes| {
-            match ReplicaMeta::create(disk, Places::new(at, bytes), &state) {
-                Ok(()) => Ok(()),
-                Err(MetaError::Io(fault)) => Err(SpaceError::Io(fault)),
-                Err(other) => {
-                    failed = Some(other);
-                    Err(SpaceError::NotEmpty)
-                }
+    let taken = log.take_log(disk, (new.id.replica, new.key), new.log_bytes, |disk, at, bytes| {
+        match ReplicaMeta::create(disk, Places::new(at, bytes), &state) {
+            Ok(()) => Ok(()),
+            Err(MetaError::Io(fault)) => Err(SpaceError::Io(fault)),
+            Err(other) => {
+                failed = Some(other);
+                Err(SpaceError::NotEmpty)
             }
-        });
+        }
+    });
     if let Some(why) = failed {
         return Err(OpenError::Lost { replica: new.id.replica, why: why.to_string() });
     }
     Ok(taken?)
-}
-
-/// The key with which the replica on this device was made. `None` if the replica is incomplete: making it was interrupted,
-/// and it was never used.
-pub fn key_of(disk: &mut impl Disk, log: &Space, replica: ReplicaId) -> Result<Option<u64>, OpenError> {
-    let Some((start, bytes)) = log.log_of(replica) else { return Ok(None) };
-    match ReplicaMeta::load(disk, Places::new(start, bytes)) {
-        Ok((meta, _)) => Ok((meta.state.replica == replica).then_some(meta.state.key)),
-        Err(MetaError::Io(fault)) => Err(fault.into()),
-        Err(why) => Err(OpenError::Lost { replica, why: why.to_string() }),
-    }
 }
 
 /// Whether a replica on this device was ever promised to an owner, or written to.
@@ -311,7 +310,7 @@ pub fn open_read_only<D: Data>(
     if state.capacity != is {
         return Err(OpenError::OtherCapacity { replica, found: state.capacity, is });
     }
-    let extents = load_extents(disk, capacity, replica, state.content, &mut damage)?;
+    let extents = load_extents(disk, capacity, (replica, state.key), state.content, &mut damage)?;
     let known = Known {
         commit_point: state.commit_point,
         acknowledged: state.commit_point,
@@ -338,14 +337,14 @@ pub fn open_read_only<D: Data>(
 fn load_extents(
     disk: &mut impl Disk,
     capacity: &Arc<Mutex<Space>>,
-    replica: ReplicaId,
+    (replica, key): (ReplicaId, u64),
     content: u64,
     damage: &mut Vec<Damage>,
 ) -> Result<Extents, OpenError> {
     let space = capacity.lock().expect("no holder panics");
     let device = *space.superblock();
     let mut extents = Extents::new(device);
-    for chunk in space.extents_of(replica) {
+    for chunk in space.extents_of(replica, key) {
         let mut sectors = Sector::zeroes(device.extents_in_chunk() as usize);
         let unreadable = read_what_can_be(disk, Area::Capacity, device.slot_at(chunk, 0), &mut sectors)?;
         let mut faults: Vec<(u32, DiskFault)> = Vec::new();

@@ -7,6 +7,8 @@
 //! A log takes consecutive chunks from the front, once. Extents take one at a time from the back, when they need it: so
 //! volumes are thin. All that is here is on the control path.
 
+use std::collections::BTreeSet;
+
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_protocol::device::{
     ChunkUse, DeviceId, DiskFault, PAGE, Role, Superblock, decode_use, encode_use,
@@ -218,6 +220,17 @@ impl Space {
         &self.uses
     }
 
+    /// Replicas that have a log or extents here.
+    pub fn residents(&self) -> BTreeSet<ReplicaId> {
+        self.uses.iter().flatten().map(|of| of.replica).collect()
+    }
+
+    /// The key of the replica with this id that has a log or extents here; `None` if none has. A key other than the one that the
+    /// configuration names is that of another replica, which had the id before the configuration was restored from an older copy.
+    pub fn key_of(&self, replica: ReplicaId) -> Option<u64> {
+        self.uses.iter().flatten().find(|of| of.replica == replica).map(|of| of.key)
+    }
+
     /// Replicas whose logs are here.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
         let logs = self.uses.iter().flatten().filter(|of| of.role == Role::Log && of.index == 0);
@@ -235,9 +248,9 @@ impl Space {
             of.is_some_and(|of| of.replica == replica && of.role == Role::Log && of.index == 0)
         };
         let first = self.uses.iter().position(is_first)?;
-        let of = self.uses[first]?.of;
+        let ChunkUse { key, of, .. } = self.uses[first]?;
         let whole = (0..of).all(|index| {
-            let expected = ChunkUse { replica, role: Role::Log, index, of };
+            let expected = ChunkUse { replica, key, role: Role::Log, index, of };
             self.uses.get(first + index as usize) == Some(&Some(expected))
         });
         let bytes = u64::from(of) * self.superblock.chunk_bytes;
@@ -245,9 +258,9 @@ impl Space {
     }
 
     /// Chunks with extents of a replica.
-    pub(crate) fn extents_of(&self, replica: ReplicaId) -> impl Iterator<Item = u32> {
-        let of = (0..).zip(&self.uses).filter_map(|(chunk, of)| of.map(|of| (chunk, of)));
-        of.filter(move |(_, of)| of.replica == replica && of.role == Role::Capacity).map(|(chunk, _)| chunk)
+    pub(crate) fn extents_of(&self, replica: ReplicaId, key: u64) -> impl Iterator<Item = u32> {
+        let of = (0..).zip(&self.uses).filter_map(|(chunk, of)| of.as_ref().map(|of| (chunk, of)));
+        of.filter(move |(_, of)| **of == Space::capacity(replica, key)).map(|(chunk, _)| chunk)
     }
 
     /// Takes chunks for a log, in a row: where it begins, in bytes, and how long it is. What must be there first is written
@@ -255,7 +268,7 @@ impl Space {
     pub(crate) fn take_log<D: Disk>(
         &mut self,
         disk: &mut D,
-        replica: ReplicaId,
+        (replica, key): (ReplicaId, u64),
         bytes: u64,
         prepare: impl FnOnce(&mut D, u64, u64) -> Result<(), SpaceError>,
     ) -> Result<(), SpaceError> {
@@ -274,31 +287,31 @@ impl Space {
         prepare(disk, self.superblock.chunk_at(first as u32), u64::from(of) * chunk_bytes)?;
         // The first chunk comes last: without it the others are free.
         for index in (0..of).rev() {
-            let entry = ChunkUse { replica, role: Role::Log, index, of };
+            let entry = ChunkUse { replica, key, role: Role::Log, index, of };
             self.set(disk, Area::Log, first as u32 + index, Some(entry))?;
         }
         Ok(())
     }
 
     /// Takes a chunk for extents, which is ours when its entries are durable. None if all are taken.
-    pub(crate) fn take(&mut self, replica: ReplicaId) -> Option<u32> {
+    pub(crate) fn take(&mut self, replica: ReplicaId, key: u64) -> Option<u32> {
         if self.free == 0 {
             return None;
         }
         let chunk = self.uses.iter().rposition(Option::is_none)?;
-        self.uses[chunk] = Some(Space::capacity(replica));
+        self.uses[chunk] = Some(Space::capacity(replica, key));
         self.free -= 1;
         Some(chunk as u32)
     }
 
-    fn capacity(replica: ReplicaId) -> ChunkUse {
-        ChunkUse { replica, role: Role::Capacity, index: 0, of: 0 }
+    fn capacity(replica: ReplicaId, key: u64) -> ChunkUse {
+        ChunkUse { replica, key, role: Role::Capacity, index: 0, of: 0 }
     }
 
     /// Where the two entries of a chunk of extents are, in bytes, and what they hold.
-    pub(crate) fn entry(&self, chunk: u32, replica: ReplicaId) -> ([u64; 2], Sector) {
+    pub(crate) fn entry(&self, chunk: u32, replica: ReplicaId, key: u64) -> ([u64; 2], Sector) {
         let at = |copy| self.superblock.table_at(copy) + u64::from(chunk) * SECTOR as u64;
-        let entry = encode_use(Some(&Space::capacity(replica)), self.superblock.device, chunk);
+        let entry = encode_use(Some(&Space::capacity(replica, key)), self.superblock.device, chunk);
         ([at(0), at(1)], Sector(entry.expect("a chunk of extents can be encoded")))
     }
 
@@ -321,9 +334,15 @@ impl Space {
         Ok(())
     }
 
-    /// Gives back all that a replica has on this device. Its store must not be open. It can be repeated.
-    pub fn forget(&mut self, disk: &mut impl Disk, area: Area, replica: ReplicaId) -> Result<(), SpaceError> {
-        let is_its = |of: &ChunkUse| of.replica == replica;
+    /// Gives back all that the replica with this id and key has on this device. Its store must not be open. It can be repeated.
+    pub fn forget(
+        &mut self,
+        disk: &mut impl Disk,
+        area: Area,
+        replica: ReplicaId,
+        key: u64,
+    ) -> Result<(), SpaceError> {
+        let is_its = |of: &ChunkUse| of.replica == replica && of.key == key;
         let chunks = || 0..self.superblock.chunks;
         let of = |chunk: &u32| self.uses[*chunk as usize].as_ref().filter(|of| is_its(of));
         // The first chunk of the log goes first: without it the replica is gone.

@@ -144,6 +144,8 @@ pub struct Store<D> {
     pub(crate) health: Health,
     /// The reason of the failure, if the store has failed.
     pub(crate) why: Option<String>,
+    /// The device that has failed, if that is the reason.
+    pub(crate) failed_area: Option<Area>,
     /// The failure was reported.
     pub(crate) failure_reported: bool,
     pub(crate) queue: VecDeque<Command<D>>,
@@ -229,6 +231,7 @@ impl<D: Data> Store<D> {
             known,
             health: Health::Well,
             why: None,
+            failed_area: None,
             failure_reported: false,
             queue: VecDeque::new(),
             current: Current::Nothing,
@@ -302,7 +305,7 @@ impl<D: Data> Store<D> {
                 self.memory.read(reading.pieces);
                 if let Err(fault @ IoFault::Short { .. }) = &result {
                     // What was there when it was opened is gone: nothing here can be relied on.
-                    self.fail(fault.to_string());
+                    self.fail_by(fault);
                 } else if self.health == Health::Well {
                     match purpose {
                         Purpose::Read(job) => self.read_done(job, result.ok(), out),
@@ -346,9 +349,16 @@ impl<D: Data> Store<D> {
         if let Err(fault) = result
             && !left_out(Rule::R6)
         {
-            self.fail(fault.to_string());
+            self.fail_by(&fault);
         }
         self.health == Health::Well
+    }
+
+    fn fail_by(&mut self, fault: &IoFault) {
+        if self.why.is_none() {
+            self.failed_area = Some(fault.area());
+        }
+        self.fail(fault.to_string());
     }
 
     pub(crate) fn fail(&mut self, why: String) {

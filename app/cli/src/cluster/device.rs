@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use loadline_base::units::ByteSize;
+use loadline_san_node::config::catalog::Role;
 use loadline_san_node::node::manage::{AddDevice, DeviceView, ModelView, StatusView};
 use loadline_target::device_models;
 
@@ -24,17 +25,23 @@ enum Command {
     #[command(after_help = "Examples:\n  \
         loadline device add /dev/nvme1n1 --api 127.0.0.2:7400\n  \
         loadline device add /srv/loadline/device --create 100GiB\n  \
+        loadline device add /dev/nvme0n1 --role log\n  \
+        loadline device add /dev/sda --role capacity\n  \
         loadline device add /srv/loadline/device --create 10GiB --model intel-s4500")]
     Add {
         /// The device: a block device or a file.
         path: PathBuf,
         #[command(flatten)]
         new: NewDevice,
+        /// What the device stores. A copy has its data and its log on one device with both, or its log on a log device and its data on a capacity
+        /// device of the same node. Use a fast device for logs: every write waits for it, and data is moved to the capacity device later.
+        #[arg(long, value_enum, default_value = "both")]
+        role: RoleArg,
         #[command(flatten)]
         api: Api,
     },
     /// Replace a device: move its copies to a new device of the same node, or rebuild them there if the old device is
-    /// dead. When the old device has no copy left, it is removed from the cluster.
+    /// dead. The new device has the role of the old one. When the old device has no copy left, it is removed from the cluster.
     #[command(after_help = "Examples:\n  \
         loadline device replace 3 --with /dev/nvme2n1\n  \
         loadline device replace 3 --with /srv/loadline/new-device --create 100GiB")]
@@ -54,6 +61,27 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+}
+
+/// The role of a device.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum RoleArg {
+    /// Data and logs
+    Both,
+    /// Logs, for the capacity devices of the node
+    Log,
+    /// Data, whose logs are on log devices of the node
+    Capacity,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Role {
+        match role {
+            RoleArg::Both => Role::Both,
+            RoleArg::Log => Role::Log,
+            RoleArg::Capacity => Role::Capacity,
+        }
+    }
 }
 
 /// How a device is added.
@@ -77,23 +105,35 @@ impl NewDevice {
         let model = self.model.as_deref().map(device_models::find).transpose();
         let model = model.map_err(|why| Failed::new(Exit::Usage, why.to_string(), true))?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
-        Ok(AddDevice { path, create: self.create.map(ByteSize::bytes), overwrite: self.overwrite, model })
+        let create = self.create.map(ByteSize::bytes);
+        Ok(AddDevice { path, create, overwrite: self.overwrite, model, role: None })
     }
 }
 
 pub(crate) fn run(args: Args) -> Exit {
     let done = match args.command {
-        Command::Add { path, new, api } => new.at(&path).and_then(|add| {
+        Command::Add { path, new, role, api } => new.at(&path).and_then(|add| {
             let path = add.path.clone();
-            api.post("/v1/devices", add).map(|id: u32| {
-                let now = format!("{} is device {id} of the cluster", path.display());
-                api.done_with(&now, &[("device", id.into())])
-            })
+            let id: u32 = api.post("/v1/devices", AddDevice { role: Some(role.into()), ..add })?;
+            let now = format!("{} is device {id} of the cluster", path.display());
+            let done = api.done_with(&now, &[("device", id.into())]);
+            if !api.json {
+                let status: StatusView = api.get("/v1/status")?;
+                let concerns = |device: &&DeviceView| device.id == id || device.role == Role::Log;
+                for device in status.devices.iter().filter(concerns) {
+                    if let Some(advice) = &device.advice {
+                        print_line!("note: device {}: {advice}", device.id);
+                    }
+                }
+            }
+            Ok(done)
         }),
         Command::Replace { id, with, new, wait } => new.at(&with).and_then(|add| {
             let new: u32 = wait.api.post(&format!("/v1/devices/{id}/replace"), add)?;
             print_line!("device {new} takes the place of device {id}");
-            moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| replica.device == id)
+            moves::wait(&wait, &format!("replacement of device {id}"), |_, replica| {
+                replica.device == id || replica.log_device == id
+            })
         }),
         Command::List { api } => api.get("/v1/status").map(|status: StatusView| match api.json {
             true => print_json(&status.devices),
@@ -111,6 +151,7 @@ fn list(status: &StatusView) -> Exit {
             vec![
                 device.id.to_string(),
                 device.node.clone(),
+                device.role.name().into(),
                 ByteSize(device.bytes).rounded(),
                 ByteSize(device.promised).rounded(),
                 device.replicas.to_string(),
@@ -119,7 +160,7 @@ fn list(status: &StatusView) -> Exit {
             ]
         })
         .collect();
-    write(table(&["device", "node", "size", "promised", "copies", "path", "note"], &rows).as_bytes());
+    write(table(&["device", "node", "role", "size", "promised", "copies", "path", "note"], &rows).as_bytes());
     Exit::Done
 }
 
@@ -132,7 +173,7 @@ fn note(device: &DeviceView) -> String {
         Some(part) => format!("behaves as {model}; the machine adds {part:.0} % to its times"),
         None => format!("behaves as {model}"),
     });
-    let notes: Vec<String> = replaced.into_iter().chain(model).collect();
+    let notes: Vec<String> = replaced.into_iter().chain(device.advice.clone()).chain(model).collect();
     if notes.is_empty() { "-".into() } else { notes.join("; ") }
 }
 

@@ -357,7 +357,11 @@ fn show(volume: &VolumeView) -> Exit {
             let state =
                 if replica.leaving { format!("{}, leaves", replica.state) } else { replica.state.clone() };
             let epoch = replica.epoch.map_or("-".into(), |epoch| epoch.to_string());
-            vec![id, group, replica.node.clone(), replica.device.to_string(), state, epoch, left]
+            let device = match replica.log_device == replica.device {
+                true => replica.device.to_string(),
+                false => format!("{} (log {})", replica.device, replica.log_device),
+            };
+            vec![id, group, replica.node.clone(), device, state, epoch, left]
         })
         .collect();
     write(table(&["copy", "group", "node", "device", "state", "epoch", "left to copy"], &rows).as_bytes());

@@ -292,8 +292,13 @@ fn serve(
         let name = format!("node-{number}");
         if !status.devices.iter().any(|device| device.node == name) {
             let path = folder.join(&name).join("device");
-            let add =
-                AddDevice { path, create: Some(args.size.bytes()), overwrite: false, model: model.cloned() };
+            let add = AddDevice {
+                path,
+                create: Some(args.size.bytes()),
+                overwrite: false,
+                model: model.cloned(),
+                role: None,
+            };
             if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
                 why.print_error();
                 return Ok(Exit::Failed);

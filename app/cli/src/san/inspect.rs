@@ -1,7 +1,8 @@
 //! `loadline san verify` and `dump`: what lies on a device that no node has open.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::Blocks;
+use loadline_san_protocol::device::DeviceId;
 use loadline_san_store::check::{Checked, ReadOnly};
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{Damage, open_read_only};
+use loadline_san_store::open::{Damage, OpenError, open_read_only};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Settings, Store};
 use serde::Serialize;
@@ -30,9 +32,9 @@ const NAMED: usize = 20;
 pub(crate) struct Device {
     /// The device with the logs: a block device, or a file.
     log: PathBuf,
-    /// The device with the extents, if the extents are on another device.
+    /// A capacity device of the same node, if data of these logs is there. Can be given several times.
     #[arg(long, value_name = "DEVICE")]
-    capacity: Option<PathBuf>,
+    capacity: Vec<PathBuf>,
     /// Only the replica with this number.
     #[arg(long, value_name = "NUMBER")]
     replica: Option<u64>,
@@ -49,6 +51,9 @@ struct Seen {
     chunk_bytes: u64,
     chunks: u32,
     free_chunks: u32,
+    /// Replicas that have data here, and their logs elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    data_of: Vec<u64>,
     replicas: Vec<Replica>,
 }
 
@@ -120,30 +125,12 @@ struct Extent {
 
 pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
     let stop = interrupt::flag();
-    let open_file = |path: &PathBuf| DeviceFile::open(path, PATIENCE);
-    let log = match open_file(&args.log) {
-        Ok(file) => file,
-        Err(error) => return print_error(Exit::Usage, &error.to_string()),
-    };
-    let capacity = match args.capacity.as_ref().map(open_file).transpose() {
-        Ok(file) => file,
-        Err(error) => return print_error(Exit::Usage, &error.to_string()),
-    };
-    let two = capacity.is_some();
-    let mut disk = ReadOnly(Devices { log, capacity });
-    let mut load = |area| Space::load(&mut disk, area, None).map(|space| Arc::new(Mutex::new(space)));
-    let spaces = load(Area::Log).and_then(|log| {
-        let capacity = if two { load(Area::Capacity)? } else { Arc::clone(&log) };
-        Ok((log, capacity))
-    });
-    let (log, capacity) = match spaces {
-        Ok(spaces) => spaces,
-        Err(error) => {
-            return print_error(Exit::Usage, &format!("{}: {error}", args.log.display()));
-        }
+    let (log, capacities) = match Opened::all(args) {
+        Ok(opened) => opened,
+        Err(why) => return print_error(Exit::Usage, &why),
     };
     let mut replicas: Vec<ReplicaId> = {
-        let space = log.lock().expect("no holder panics");
+        let space = log.space.lock().expect("no holder panics");
         space.replicas().filter(|id| args.replica.is_none_or(|only| only == id.0)).collect()
     };
     replicas.sort_unstable();
@@ -152,8 +139,10 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
         return print_error(Exit::Usage, &message);
     }
     let mut seen = {
-        let space = log.lock().expect("no holder panics");
+        let space = log.space.lock().expect("no holder panics");
         let begin = space.superblock();
+        let here: Vec<ReplicaId> = space.replicas().collect();
+        let data_of = space.residents().into_iter().filter(|id| !here.contains(id)).map(|id| id.0);
         Seen {
             cluster: format!("{:032x}", begin.cluster.0),
             device: begin.device.to_string(),
@@ -161,16 +150,16 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
             chunk_bytes: begin.chunk_bytes,
             chunks: begin.chunks,
             free_chunks: space.free(),
+            data_of: data_of.collect(),
             replicas: Vec::new(),
         }
     };
     for id in replicas {
-        let opened = open_read_only::<Blocks>(&mut disk, &log, &capacity, id, Settings::default());
-        seen.replicas.push(match opened {
-            Ok((store, _, damage)) => of_store(&store, &mut disk, &damage, dumps, &stop),
-            Err(error) => Replica {
+        seen.replicas.push(match open(id, &log, &capacities) {
+            Ok((store, mut disk, damage)) => of_store(&store, &mut disk, &damage, dumps, &stop),
+            Err(why) => Replica {
                 replica: id.0,
-                unusable: Some(error.to_string()),
+                unusable: Some(why),
                 state: None,
                 damage: Vec::new(),
                 checked: None,
@@ -199,6 +188,72 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
             && replica.checked.as_ref().is_none_or(|checked| checked.corrupt == 0)
     };
     if seen.replicas.iter().all(is_well) { Exit::Done } else { Exit::Failed }
+}
+
+/// A device that is open, with what it begins with.
+struct Opened {
+    file: DeviceFile,
+    space: Arc<Mutex<Space>>,
+}
+
+impl Opened {
+    /// The device with the logs, and the capacity devices by their ids.
+    fn all(args: &Device) -> Result<(Opened, BTreeMap<DeviceId, Opened>), String> {
+        let log = Opened::open(&args.log)?;
+        let mut capacities = BTreeMap::new();
+        for path in &args.capacity {
+            let opened = Opened::open(path)?;
+            let begins = *opened.space.lock().expect("no holder panics").superblock();
+            let (cluster, of_log) =
+                (begins.cluster, log.space.lock().expect("no holder panics").superblock().cluster);
+            if cluster != of_log {
+                return Err(format!(
+                    "{} belongs to cluster {:032x}, and {} to cluster {:032x}: give devices of one node",
+                    path.display(),
+                    cluster.0,
+                    args.log.display(),
+                    of_log.0
+                ));
+            }
+            capacities.insert(begins.device, opened);
+        }
+        Ok((log, capacities))
+    }
+
+    fn open(path: &Path) -> Result<Opened, String> {
+        let file = DeviceFile::open(path, PATIENCE).map_err(|why| why.to_string())?;
+        let mut disk = ReadOnly(Devices { log: file, capacity: None });
+        let space = Space::load(&mut disk, Area::Log, None);
+        let space = space.map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Opened { file: disk.0.log, space: Arc::new(Mutex::new(space)) })
+    }
+}
+
+type Read = (Store<Blocks>, ReadOnly<Devices>, Vec<Damage>);
+
+/// Reads a replica whose log is on this device, and whose data is there too or on one of these.
+fn open(id: ReplicaId, log: &Opened, capacities: &BTreeMap<DeviceId, Opened>) -> Result<Read, String> {
+    let read = |capacity: Option<&Opened>| {
+        let other = capacity.map(|of| of.file.share()).transpose();
+        let files = log.file.share().and_then(|log| other.map(|capacity| Devices { log, capacity }));
+        let mut disk = ReadOnly(files.map_err(|why| Err(why.to_string()))?);
+        let space = capacity.map_or(&log.space, |of| &of.space);
+        let opened = open_read_only::<Blocks>(&mut disk, &log.space, space, id, Settings::default());
+        opened.map(|(store, _, damage)| (store, disk, damage)).map_err(|why| match why {
+            OpenError::OtherCapacity { found, .. } => Ok(found),
+            why => Err(why.to_string()),
+        })
+    };
+    let missing = |device: DeviceId| {
+        format!("its data is on device {device}, which was not given: give the device with --capacity")
+    };
+    match read(None) {
+        Err(Ok(device)) => match capacities.get(&device) {
+            Some(capacity) => read(Some(capacity)).map_err(|why| why.map_or_else(|why| why, missing)),
+            None => Err(missing(device)),
+        },
+        read => read.map_err(|why| why.map_or_else(|why| why, missing)),
+    }
 }
 
 fn of_store(
@@ -294,6 +349,12 @@ fn print(seen: &Seen) {
     print_line!("  {} in {} chunks of {chunk}, {free} of them free", mib(seen.bytes), seen.chunks);
     if seen.replicas.is_empty() {
         print_line!("  no replica has its log here");
+    }
+    if !seen.data_of.is_empty() {
+        let ids = seen.data_of.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        print_line!(
+            "  data of replicas {ids}, whose logs are on a log device: give that device, and this one with --capacity"
+        );
     }
     for replica in &seen.replicas {
         print_line!();

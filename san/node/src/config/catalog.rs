@@ -22,7 +22,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use loadline_base::device_model::DeviceModel;
+use loadline_san_core::placement;
 use loadline_san_export::front_ends::Protocol;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -131,6 +133,12 @@ pub struct Device {
     pub path: PathBuf,
     /// Bytes that it has for replicas.
     pub bytes: u64,
+    /// What it has of replicas.
+    #[serde(default)]
+    pub role: Role,
+    /// How long it took to make a block durable when it was added, microseconds: the median of some.
+    #[serde(default)]
+    pub write_us: u64,
     /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
@@ -140,6 +148,40 @@ pub struct Device {
     /// It behaves as this says, whatever is behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<DeviceModel>,
+}
+
+/// What a device has of replicas.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Their data and their logs.
+    #[default]
+    Both,
+    /// Logs of copies whose data is on capacity devices of the same node.
+    Log,
+    /// Data of copies whose logs are on log devices of the same node.
+    Capacity,
+}
+
+impl Role {
+    /// The name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Both => "both",
+            Role::Log => "log",
+            Role::Capacity => "capacity",
+        }
+    }
+}
+
+impl From<Role> for placement::Role {
+    fn from(role: Role) -> placement::Role {
+        match role {
+            Role::Both => placement::Role::Both,
+            Role::Log => placement::Role::Log,
+            Role::Capacity => placement::Role::Capacity,
+        }
+    }
 }
 
 /// A volume.
@@ -219,8 +261,10 @@ pub struct Replica {
     pub blocks: u64,
     /// The node that has it.
     pub node: u32,
-    /// The device that has it.
+    /// The device that has its extents.
     pub device: u32,
+    /// The device that has its log: the same, or a log device of its node.
+    pub log_device: u32,
     /// Bytes of its log.
     pub log_bytes: u64,
     /// Random bits that no writer of data knows. By them a device distinguishes it from another one that had its id, before the
@@ -247,6 +291,11 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Whether a part of it is on this device.
+    pub fn is_on(&self, device: u32) -> bool {
+        self.device == device || self.log_device == device
+    }
+
     /// Why a node does not make a replica that is on its device already, and that was used.
     pub const USED_BEFORE: &str = "its device already holds this replica, and the replica was used: an older copy of the configuration was \
                                    put back. Put the newer configuration back";
@@ -330,8 +379,10 @@ pub struct PlannedReplica {
     pub id: u64,
     /// Of which group of the volume.
     pub group: u32,
-    /// The device that is to have it.
+    /// The device that is to have its extents.
     pub device: u32,
+    /// The device that is to have its log.
+    pub log_device: u32,
 }
 
 /// All of it, as it was at one moment; with the version of each.

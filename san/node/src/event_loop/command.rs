@@ -174,8 +174,8 @@ pub enum LoopCommand {
         /// The fingerprint of its certificate, if the connection is protected.
         certificate: Option<String>,
     },
-    /// These replicas' devices have this fault, on purpose.
-    Fault(Vec<ReplicaId>, ReplicaFault),
+    /// This device has this fault, on purpose.
+    Fault(u32, DeviceFault),
     /// Messages to this node and of it are dropped on purpose.
     Drop(NodeId),
     /// There are no faults on purpose any more.
@@ -229,8 +229,8 @@ pub enum LoopEvent {
 pub struct NotOpened {
     /// What is wrong.
     pub why: String,
-    /// Its device, or what that keeps of the replica, cannot be used: it is to be replaced.
-    pub failed: bool,
+    /// The device that cannot be used, or on which what it keeps of the replica cannot be used: it is to be replaced.
+    pub failed: Option<u32>,
 }
 
 /// How a loop is.
@@ -248,11 +248,18 @@ pub struct LoopState {
 
 /// A fault of a device, on purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReplicaFault {
+pub struct DeviceFault {
     /// It does nothing that it is asked.
     pub fails: bool,
     /// It takes so much longer, nanoseconds.
     pub slow_ns: u64,
+}
+
+impl DeviceFault {
+    /// What it has that has this fault and another.
+    pub(crate) fn and(self, other: DeviceFault) -> DeviceFault {
+        DeviceFault { fails: self.fails || other.fails, slow_ns: self.slow_ns.max(other.slow_ns) }
+    }
 }
 
 /// The progress of a scrub of a replica.

@@ -100,7 +100,7 @@ impl EventLoop {
                 self.peers.accept(channel, from, certificate, &mut self.keys);
             }
             LoopCommand::Proved(node, attempt, proved) => self.peers.proved(node, attempt, proved),
-            LoopCommand::Fault(ids, fault) => self.replicas.fault(&ids, fault),
+            LoopCommand::Fault(device, fault) => self.replicas.fault(device, fault),
             LoopCommand::Drop(node) => self.peers.drop_all(node),
             LoopCommand::NoFaults => {
                 self.peers.drop_none();

@@ -18,7 +18,7 @@ use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, T
 use loadline_san_store::scrub::Scrubbed;
 use loadline_san_store::store::{self, Store};
 
-use super::command::{ReplicaFault, ReplicaState, Scrub};
+use super::command::{DeviceFault, ReplicaState, Scrub};
 use super::counts::{BackEnd, Count};
 use super::direct_reads::DirectReads;
 use super::held_back::{Begun, Held, HeldBack};
@@ -59,8 +59,10 @@ pub(super) struct ReplicaHost {
     /// A request has arrived since the last tick.
     pub(super) busy: bool,
     store_actions: Vec<store::Action<Blocks>>,
-    /// Its devices' fault, on purpose.
-    pub(super) fault: ReplicaFault,
+    /// The ids of the devices that have its log and its extents.
+    device_ids: [u32; 2],
+    /// The faults of these devices, on purpose.
+    faults: [DeviceFault; 2],
     /// Whether a device of it behaves as a model says.
     is_modelled: bool,
     /// What they have done and is to be known later.
@@ -80,7 +82,13 @@ pub(super) struct ReplicaHost {
 }
 
 impl ReplicaHost {
-    pub(super) fn new(replica: Replica, store: Store<Blocks>, io: Io, damage: Option<String>) -> ReplicaHost {
+    pub(super) fn new(
+        replica: Replica,
+        store: Store<Blocks>,
+        io: Io,
+        device_ids: [u32; 2],
+        damage: Option<String>,
+    ) -> ReplicaHost {
         let (io_requests, store_actions) = (VecDeque::new(), Vec::new());
         let (counts, ended, begun) = (Default::default(), Vec::new(), HashMap::default());
         let is_modelled = io.devices().have_model();
@@ -96,7 +104,8 @@ impl ReplicaHost {
             counts,
             ended,
             begun,
-            fault: ReplicaFault::default(),
+            device_ids,
+            faults: Default::default(),
             held_back: HeldBack::default(),
             scrub_from: None,
             damage,
@@ -107,7 +116,9 @@ impl ReplicaHost {
     /// Why it cannot be used, or that it can be, if that has changed since it was asked last.
     pub(super) fn unusable(&mut self) -> Option<Option<Unusable>> {
         let now = if self.store.has_failed() {
-            Some(Unusable::Failed(self.store.why_failed().unwrap_or("its device has failed").to_owned()))
+            let device = self.device_ids[number_of(self.store.failed_area().unwrap_or(Area::Capacity))];
+            let why = self.store.why_failed().unwrap_or("its device has failed").to_owned();
+            Some(Unusable::Failed { device, why })
         } else if self.store.is_damaged() {
             Some(Unusable::Damaged(self.damage.clone().unwrap_or_default()))
         } else {
@@ -165,6 +176,24 @@ impl ReplicaHost {
         self.scrubs().is_some_and(|scrub| !scrub.ended)
     }
 
+    /// This device has this fault from now on, on purpose.
+    pub(super) fn have_fault(&mut self, device: u32, fault: DeviceFault) {
+        for (id, has) in self.device_ids.iter().zip(&mut self.faults) {
+            if *id == device {
+                *has = fault;
+            }
+        }
+    }
+
+    fn has_fault(&self) -> bool {
+        self.faults != <[DeviceFault; 2]>::default()
+    }
+
+    /// Its devices have no fault on purpose any more. What was held back by one still comes.
+    pub(super) fn have_no_fault(&mut self) {
+        self.faults = Default::default();
+    }
+
     /// The ring has done something.
     pub(super) fn done(&mut self, token: Token, done: Done<Blocks>, now: Moment) {
         let begun = self.begun.remove(&token).unwrap_or(Begun { at: now, due: None });
@@ -173,7 +202,7 @@ impl ReplicaHost {
 
     /// What has become of a request goes to the store; later, or as a failure, if that is wanted.
     fn hold_or_tell(&mut self, held: Held, now: Moment) {
-        let (until, held) = with_fault(self.fault, held, now);
+        let (until, held) = with_fault(self.faults, held, now);
         if until > now {
             self.held_back.hold(until, held);
         } else {
@@ -195,7 +224,7 @@ impl ReplicaHost {
 
     /// Its devices hold things back, have done so, or will.
     pub(super) fn holds_back(&self) -> bool {
-        self.is_modelled || self.fault != ReplicaFault::default() || !self.held_back.is_empty()
+        self.is_modelled || self.has_fault() || !self.held_back.is_empty()
     }
 
     /// When what is held back is to be known next.
@@ -244,6 +273,7 @@ impl ReplicaHost {
     ) -> bool {
         self.store.run(&mut self.store_actions);
         self.act(uring, completions);
+        let has_fault = self.has_fault();
         if let Io::Direct(direct) = &mut self.io {
             self.io_requests.iter().take(AT_ONCE).for_each(|(_, io_request)| direct.prepare(io_request));
             let begun = crate::clock::now();
@@ -267,12 +297,12 @@ impl ReplicaHost {
                     }
                     io_request => direct.carry_out(io_request),
                 };
-                if due.is_none() && self.fault == ReplicaFault::default() {
+                if due.is_none() && !has_fault {
                     self.ended.push(Ended::of(&done));
                     self.store.done(token, done, &mut self.store_actions);
                 } else {
                     let held = Held { token, done, begun: Begun { at: begun, due } };
-                    let (until, held) = with_fault(self.fault, held, crate::clock::now());
+                    let (until, held) = with_fault(self.faults, held, crate::clock::now());
                     self.held_back.hold(until, held);
                 }
                 if self.io_requests.is_empty() {
@@ -372,13 +402,26 @@ impl Ended {
     }
 
     fn count(&self, counts: &mut [BackEnd; 2], took_ns: u64) {
-        let of = &mut counts[usize::from(self.area == Area::Capacity)];
+        let of = &mut counts[number_of(self.area)];
         (self.of)(of).add(self.bytes, took_ns, self.well);
     }
 }
 
-/// When it is to be known what devices with this fault have done, and what it is.
-fn with_fault(fault: ReplicaFault, held: Held, now: Moment) -> (Moment, Held) {
+/// The number of a device in what is kept of each of a replica's two.
+pub(super) fn number_of(area: Area) -> usize {
+    usize::from(area == Area::Capacity)
+}
+
+/// When it is to be known what devices with these faults have done, and what it is.
+fn with_fault(faults: [DeviceFault; 2], held: Held, now: Moment) -> (Moment, Held) {
+    let fault = match &held.done {
+        Done::Read(reading, _) => {
+            let of_pieces = reading.pieces.iter().map(|piece| faults[number_of(piece.area)]);
+            of_pieces.fold(DeviceFault::default(), DeviceFault::and)
+        }
+        Done::Wrote(writing, _) => faults[number_of(writing.area)],
+        Done::Synced(area, _) => faults[number_of(*area)],
+    };
     let until = held.begun.due.unwrap_or(now).max(now.after(fault.slow_ns));
     let held = match fault.slow_ns {
         0 => held,

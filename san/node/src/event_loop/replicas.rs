@@ -20,9 +20,9 @@ use loadline_san_store::open::open;
 use loadline_san_store::store::Settings;
 
 use super::IDLE_TICKS;
-use super::command::{NotOpened, OpenReplica, ReplicaFault, ReplicaState, Scrub};
+use super::command::{DeviceFault, NotOpened, OpenReplica, ReplicaState, Scrub};
 use super::direct_reads::DirectReads;
-use super::replica_host::{AT_ONCE, Io, ReplicaHost};
+use super::replica_host::{AT_ONCE, Io, ReplicaHost, number_of};
 use crate::unusable::Unusable;
 
 /// Bytes that all stores scrub in each of their ticks: 2 MiB a second, a TiB in six days.
@@ -78,14 +78,15 @@ impl Replicas {
 
     /// Opens a replica that is on a device. That may take long.
     pub(super) fn open(&mut self, new: OpenReplica, uring: &mut Uring, pool: &Pool) -> Result<(), NotOpened> {
-        let failed = |why: String| NotOpened { why, failed: true };
-        let not_used = |why: String| NotOpened { why, failed: false };
+        let not_used = |why: String| NotOpened { why, failed: None };
         let OpenReplica { id, key, lease_ns, mut devices, log, capacity, settings, is_new, process } = new;
         // One with a model behaves as a disk, whatever is behind it.
         let is_fast = devices.are_in_memory() && !devices.have_model();
         let settings = if is_fast { in_memory(settings) } else { settings };
+        let ids =
+            [&log, &capacity].map(|of| of.lock().expect("no holder panics").superblock().device.0 as u32);
         let (store, found, damage) = open(&mut devices, &log, &capacity, id.replica, settings)
-            .map_err(|why| failed(why.to_string()))?;
+            .map_err(|why| NotOpened { failed: Some(ids[number_of(why.area())]), why: why.to_string() })?;
         if store.key() != key {
             let why = "its device holds another replica with the same id: the configuration was restored from an older copy";
             return Err(not_used(why.into()));
@@ -107,7 +108,7 @@ impl Replicas {
         let now = crate::clock::now();
         let make = if is_new { Replica::made } else { Replica::new };
         let replica = make(id.volume, id.replica, process, lease_ns, &found, now);
-        let host = ReplicaHost::new(replica, store, io, damage);
+        let host = ReplicaHost::new(replica, store, io, ids, damage);
         self.hold_back |= host.holds_back();
         self.hosts.insert(id.replica, host);
         self.share_out_scrub();
@@ -293,19 +294,15 @@ impl Replicas {
         }
     }
 
-    /// Devices of these have this fault, on purpose.
-    pub(super) fn fault(&mut self, ids: &[ReplicaId], fault: ReplicaFault) {
+    /// This device has this fault, on purpose.
+    pub(super) fn fault(&mut self, device: u32, fault: DeviceFault) {
         self.hold_back = true;
-        for id in ids {
-            if let Some(host) = self.hosts.get_mut(id) {
-                host.fault = fault;
-            }
-        }
+        self.hosts.values_mut().for_each(|host| host.have_fault(device, fault));
     }
 
     /// No device has a fault on purpose any more. What was held back by one still comes.
     pub(super) fn no_faults(&mut self) {
-        self.hosts.values_mut().for_each(|host| host.fault = ReplicaFault::default());
+        self.hosts.values_mut().for_each(ReplicaHost::have_no_fault);
     }
 
     /// When what devices have done, and is held back, is to be known next.

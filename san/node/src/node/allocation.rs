@@ -4,27 +4,28 @@ use std::collections::BTreeMap;
 
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::layout::{GroupIndex, Layout};
-use loadline_san_core::placement::{self, DeviceId, Domain};
+use loadline_san_core::placement::{self, DeviceId, Domain, Place};
 
 use super::manage::room;
 use crate::config::Change;
-use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
+use crate::config::catalog::{Catalog, Replica, ReplicaState, Volume, VolumeState, change};
 
-/// The change that orders a new replica of a volume, for one of its groups, on a device.
+/// The change that orders a new replica of a volume, for one of its groups, at a place.
 pub(super) fn new_replica(
     catalog: &Catalog,
     volume: u64,
     of: &Volume,
     id: u64,
-    (group, device): (u32, DeviceId),
+    (group, place): (u32, Place),
     instead_of: Option<u64>,
 ) -> Change {
     let replica = Replica {
         volume,
         group,
         blocks: of.group_blocks,
-        node: catalog.devices[&device.0].0.node,
-        device: device.0,
+        node: catalog.devices[&place.device.0].0.node,
+        device: place.device.0,
+        log_device: place.log.0,
         log_bytes: of.log_bytes,
         key: u64::from_ne_bytes(crate::identity::random_bytes()),
         state: ReplicaState::Wanted,
@@ -40,36 +41,43 @@ pub(super) fn new_replica(
 /// Devices as placement sees them. Room is promised to each replica, and to each one that a plan has not made yet.
 pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
     let overcommit = catalog.cluster.as_ref().map_or(100, |(cluster, _)| u64::from(cluster.overcommit));
-    let planned = planned(catalog);
-    let device = |(id, (device, _)): (&u32, &(catalog::Device, u64))| {
-        let here = catalog.replicas.values().filter(|(replica, _)| replica.device == *id);
-        let need = |(replica, _): &(Replica, u64)| {
-            room::need(blocks_of(catalog, replica), replica.log_bytes, device.bytes)
-        };
-        let promised: u64 = here.map(need).sum::<u64>() + planned.get(id).copied().unwrap_or(0);
+    let promised = promised(catalog);
+    let devices = catalog.devices.iter().map(|(id, (device, _))| {
         let draining = catalog.nodes.get(&device.node).is_none_or(|(node, _)| node.draining);
         placement::Device {
             id: DeviceId(*id),
             node: NodeId(device.node),
             domain: Domain(device.node),
+            role: device.role.into(),
             capacity: room::capacity(device.bytes) * overcommit / 100,
-            promised,
+            promised: promised.get(id).copied().unwrap_or(0),
             accepts: !device.draining && !draining && alive(device.node),
         }
-    };
-    catalog.devices.iter().map(device).collect()
+    });
+    devices.collect()
 }
 
-/// Blocks that devices have promised to replicas that plans name and later commits make, by the device.
-fn planned(catalog: &Catalog) -> BTreeMap<u32, u64> {
+/// Blocks that devices have promised to replicas, and to those that plans name and later commits make, by the device.
+fn promised(catalog: &Catalog) -> BTreeMap<u32, u64> {
     let mut promised = BTreeMap::new();
+    let mut promise = |(device, log_device): (u32, u32), blocks: u64, log_bytes: u64| {
+        for (id, is_log) in [(device, false), (log_device, true)] {
+            let Some((device, _)) = catalog.devices.get(&id) else { continue };
+            *promised.entry(id).or_default() += match is_log {
+                true => room::log(log_bytes, device.bytes),
+                false => room::data(blocks, device.bytes),
+            };
+        }
+    };
+    for (replica, _) in catalog.replicas.values() {
+        promise((replica.device, replica.log_device), blocks_of(catalog, replica), replica.log_bytes);
+    }
     for (id, (plan, _)) in &catalog.plans {
         let of = catalog.volumes.get(id).map(|(volume, _)| volume);
         let Some(volume) = of.filter(|volume| volume.state != VolumeState::Deleting) else { continue };
         for planned in plan.replicas.iter().filter(|planned| !catalog.replicas.contains_key(&planned.id)) {
-            let Some((device, _)) = catalog.devices.get(&planned.device) else { continue };
-            let need = room::need(blocks_in(volume, planned.group), volume.log_bytes, device.bytes);
-            *promised.entry(planned.device).or_default() += need;
+            let blocks = blocks_in(volume, planned.group);
+            promise((planned.device, planned.log_device), blocks, volume.log_bytes);
         }
     }
     promised

@@ -19,6 +19,7 @@ mod remove_left;
 pub(crate) mod room;
 mod scrub;
 mod show;
+mod speed;
 mod support;
 mod tls;
 mod trace;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{NodeId, ReplicaId, VolumeId};
 use loadline_san_core::layout::GroupIndex;
-use loadline_san_core::placement::{DeviceId, NoPlace, place_one};
+use loadline_san_core::placement::{self, DeviceId, NoPlace, Role, place_one};
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::volume;
 use loadline_san_protocol::record;
@@ -57,7 +57,28 @@ impl Growing {
 pub(super) enum To {
     Anywhere,
     Node(u32),
-    Device(u32),
+    /// To these devices: with its data, with its log. Where none is named, to any that fits.
+    Devices {
+        data: Option<u32>,
+        log: Option<u32>,
+    },
+}
+
+impl To {
+    /// Whether the replica may have its data, or its log if that is the device's role, on this device. `node_of`: the node of a device.
+    fn fits(self, device: &placement::Device, node_of: impl Fn(u32) -> Option<u32>) -> bool {
+        match self {
+            To::Anywhere => true,
+            To::Node(node) => device.node.0 == node,
+            To::Devices { log: Some(log), .. } if device.role == Role::Log => device.id.0 == log,
+            To::Devices { data: Some(data), .. } if device.role != Role::Log => device.id.0 == data,
+            // A log is used by capacity devices of its own node, and its replacement too.
+            To::Devices { log: Some(log), .. } => {
+                device.role == Role::Capacity && node_of(log) == Some(device.node.0)
+            }
+            To::Devices { .. } => true,
+        }
+    }
 }
 
 /// The replicas that are to leave where they are, and where to.
@@ -68,13 +89,19 @@ pub(super) fn leaving(catalog: &Catalog) -> BTreeMap<u64, To> {
         if replica.state != ReplicaState::Ready {
             continue;
         }
-        let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
+        let devices = [replica.device, replica.log_device];
+        let devices = devices.map(|id| catalog.devices.get(&id).map(|(device, _)| device));
+        let by = devices.map(|device| match device {
+            Some(Device { draining: true, replaced_by, .. }) => *replaced_by,
+            _ => None,
+        });
+        let drains = devices.iter().flatten().any(|device| device.draining);
         let of_node = catalog.nodes.get(&replica.node).is_some_and(|(node, _)| node.draining);
         let to = if let Some(node) = replica.leave_to {
             To::Node(node)
-        } else if let Some(Device { draining: true, replaced_by: Some(by), .. }) = device {
-            To::Device(*by)
-        } else if of_node || device.is_some_and(|device| device.draining) || replaced.contains(id) {
+        } else if by != [None; 2] {
+            To::Devices { data: by[0], log: by[1] }
+        } else if of_node || drains || replaced.contains(id) {
             To::Anywhere
         } else {
             continue;
@@ -97,17 +124,18 @@ pub(super) fn is_in_sync(record: &Record, id: u64, replica: &Replica) -> bool {
 
 /// A replica that is made in the stead of another will not come to be: it cannot be made, or is to leave itself.
 fn is_hopeless(catalog: &Catalog, replica: &Replica) -> bool {
-    let device = catalog.devices.get(&replica.device).map(|(device, _)| device);
+    let leaves = |id: u32| catalog.devices.get(&id).is_none_or(|(device, _)| device.draining);
     let node = catalog.nodes.get(&replica.node).map(|(node, _)| node);
     replica.refused.is_some()
-        || device.is_none_or(|device| device.draining)
+        || leaves(replica.device)
+        || leaves(replica.log_device)
         || node.is_none_or(|node| node.draining)
 }
 
 /// Whether a replica on a device has found that the device has failed.
-fn has_failed(catalog: &Catalog, device: u32) -> bool {
-    let mut here = catalog.replicas.values().filter(|(replica, _)| replica.device == device);
-    here.any(|(replica, _)| matches!(replica.unusable, Some(Unusable::Failed(_))))
+fn has_failed(catalog: &Catalog, of: u32) -> bool {
+    let mut all = catalog.replicas.values();
+    all.any(|(replica, _)| matches!(replica.unusable, Some(Unusable::Failed { device, .. }) if device == of))
 }
 
 /// Whether a replica is one of its volume's, in sync or not.
@@ -324,25 +352,21 @@ impl Node {
                 return Ok(Ok(()));
             }
             let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
-            // Made anew at its own node, it may come to the same device, if that is well.
-            let again = to == To::Node(old.node);
+            // Made anew at its own node, or because its log leaves, it may have its data on the same device, if that is well.
+            let again = matches!(to, To::Devices { data: None, .. }) || to == To::Node(old.node);
+            let node_of = |id: u32| catalog.devices.get(&id).map(|(device, _)| device.node);
             for device in &mut devices {
-                let fits = match to {
-                    To::Anywhere => true,
-                    To::Node(node) => device.node.0 == node,
-                    To::Device(id) => device.id.0 == id,
-                };
-                device.accepts &=
-                    fits && (device.id.0 != old.device || again) && !has_failed(&catalog, device.id.0);
+                let may = again || device.id.0 != old.device;
+                device.accepts &= to.fits(device, node_of) && may && !has_failed(&catalog, device.id.0);
             }
             let others = catalog.replicas.iter().filter(|(id, (other, _))| {
                 let same = other.volume == old.volume && other.group == old.group;
                 same && **id != old_id && other.state != ReplicaState::Dropping
             });
             let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
-            let blocks = room::need_anywhere(&catalog, blocks_of(&catalog, old), old.log_bytes);
-            let device = match place_one(&devices, old.group as usize, blocks, &kept) {
-                Ok(device) => device,
+            let need = room::need_anywhere(&catalog, blocks_of(&catalog, old), old.log_bytes);
+            let place = match place_one(&devices, old.group as usize, need, &kept) {
+                Ok(place) => place,
                 Err(why) => return Ok(Err(why)),
             };
             let (mut ids, take) = catalog.take_ids(1);
@@ -353,7 +377,7 @@ impl Node {
                 Some(*version),
                 &Replica { refused: None, ..old.clone() },
             );
-            let made = new_replica(&catalog, old.volume, volume, id, (old.group, device), Some(old_id));
+            let made = new_replica(&catalog, old.volume, volume, id, (old.group, place), Some(old_id));
             store.commit(&[take, unchanged, made])?;
             Ok(Ok(()))
         });
@@ -402,15 +426,18 @@ impl Node {
             if device.node != self.id() || device.replaced_by.is_none() {
                 continue;
             }
-            let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.device == *id).collect();
-            // Where nothing can be removed from it any more, that it is there no more is enough.
-            let cannot = |id: &u64| {
+            let here: Vec<_> = catalog.replicas.iter().filter(|(_, (r, _))| r.is_on(device_id)).collect();
+            // Where nothing can be removed from it any more, that it is there no more is enough; and that its other device has nothing of it.
+            let cannot = |id: &u64, replica: &Replica| {
                 let state = self.state();
-                state.broken.contains_key(&device_id) || state.unopened.contains_key(id)
+                let mut others =
+                    [replica.device, replica.log_device].into_iter().filter(|of| *of != device_id);
+                let is_left = others.any(|of| state.may_hold(of, *id, replica.key));
+                !is_left && (state.broken.contains_key(&device_id) || state.unopened.contains_key(id))
             };
-            let gone = here
-                .iter()
-                .all(|(id, (r, _))| r.state == ReplicaState::Dropping && (cannot(id) || r.kept().is_some()));
+            let gone = here.iter().all(|(id, (r, _))| {
+                r.state == ReplicaState::Dropping && (cannot(id, r) || r.kept().is_some())
+            });
             if !gone {
                 continue;
             }

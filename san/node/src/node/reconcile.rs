@@ -13,10 +13,12 @@ use loadline_san_device::model::ModelledDevice;
 use loadline_san_protocol::device::DeviceId;
 use loadline_san_protocol::record;
 use loadline_san_store::io::Area;
-use loadline_san_store::open::{NewReplica, create, key_of, was_promised, was_used};
+use loadline_san_store::open::NewReplica;
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
+use tokio::sync::watch;
 
+use super::home::Home;
 use super::manage::{is_new, room};
 use super::{CONFIG_POLL, Node, NodeError, OpenDevice, UNNOTICED};
 use crate::config::catalog::{Catalog, Device, Replica, ReplicaState, Volume, VolumeState, change};
@@ -34,11 +36,6 @@ const DEVICES: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long a node that was removed goes on at most, to answer what it was asked before.
 const ANSWERS: Duration = Duration::from_secs(2);
-/// Why a copy is not removed that an interrupted command has left.
-const USED: &str = "an interrupted command has left it according to the configuration, but it was used, so an older configuration was put back. \
-                    Put the newest configuration back while no node runs: then the volume is served again, or, if it was served with the \
-                    older one meanwhile, 'loadline volume recover' decides. If the newest configuration is lost, 'loadline device replace' \
-                    moves all other copies away and leaves the device as it is";
 /// How long a device that a dead process had is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -214,56 +211,56 @@ impl Node {
         done
     }
 
-    /// Devices are opened, and replicas made, opened and removed. Devices are handled one after the other, and a device that
-    /// hangs delays no other: its work continues by itself, and is checked again when it is done. Returns whether everything is
-    /// as configured.
+    /// Devices are opened, and replicas made, opened and removed. Replicas of the same devices are handled one after the other, and a device
+    /// that hangs delays no replica of others: its work continues by itself, and is checked again when it is done. Returns whether
+    /// everything is as configured.
     async fn reconcile_devices(&self, catalog: &Catalog) -> bool {
         {
             let mut state = self.state();
-            let busy = state.busy.clone();
+            let busy: BTreeSet<u32> = state.busy.iter().flat_map(|(data, log)| [*data, *log]).collect();
             state.devices.retain(|id, _| catalog.devices.contains_key(id) || busy.contains(id));
             state.broken.retain(|id, _| catalog.devices.contains_key(id));
         }
+        let mine = |id: &u32| catalog.devices.get(id).is_some_and(|(device, _)| device.node == self.id());
+        let devices = catalog.devices.keys().filter(|id| mine(id)).map(|id| (*id, *id));
+        let here = catalog.replicas.values().map(|(replica, _)| (replica.device, replica.log_device));
+        let here = here.filter(|(data, log)| mine(data) && mine(log) && data != log);
+        let two: BTreeSet<(u32, u32)> = here.collect();
+        let mut opened: BTreeMap<u32, watch::Receiver<Option<bool>>> = BTreeMap::new();
         let mut tasks = Vec::new();
         let mut done = true;
-        for (id, (device, _)) in catalog.devices.iter().filter(|(_, (device, _))| device.node == self.id()) {
-            if !self.state().busy.insert(*id) {
+        for (data, log) in devices.chain(two) {
+            let waits_for: Vec<_> = match data == log {
+                true => Vec::new(),
+                false => [data, log].iter().filter_map(|id| opened.get(id).cloned()).collect(),
+            };
+            // A device whose task of an earlier pass is not done yet may hang.
+            let hangs = data != log && waits_for.len() < 2;
+            if hangs || !self.state().busy.insert((data, log)) {
                 done = false;
                 continue;
             }
-            let replicas: Vec<_> = catalog
-                .replicas
-                .iter()
-                .filter(|(_, (replica, _))| replica.device == *id)
+            let (tell, told) = watch::channel(None);
+            if data == log {
+                opened.insert(data, told);
+            }
+            let replicas = catalog.replicas.iter();
+            let replicas = replicas.filter(|(_, (of, _))| (of.device, of.log_device) == (data, log));
+            let replicas: Vec<_> = replicas
                 .map(|(id, (replica, version))| {
                     let volume = catalog.volumes.get(&replica.volume).map(|(volume, _)| volume.clone());
                     (*id, replica.clone(), *version, volume)
                 })
                 .collect();
-            let (this, id, device) = (self.clone(), *id, device.clone());
+            let (this, device) = (self.clone(), catalog.devices[&data].0.clone());
             tasks.push(tokio::spawn(async move {
-                let mut done = this.open_device(id, &device).await;
-                let mut made = Vec::new();
-                for (replica_id, replica, version, volume) in replicas {
-                    done &= match (replica.state, volume) {
-                        (ReplicaState::Wanted, Some(_)) => {
-                            let (change, as_wanted) = this.make_replica(replica_id, &replica, version).await;
-                            made.extend(change);
-                            as_wanted
-                        }
-                        (ReplicaState::Ready, Some(volume)) => {
-                            this.open_replica(replica_id, &replica, &volume)
-                        }
-                        (ReplicaState::Dropping, _) => this.drop_replica(replica_id, &replica, version).await,
-                        // Of a volume that was deleted while it got this one.
-                        (ReplicaState::Wanted | ReplicaState::Ready, None) => {
-                            this.drop_replica(replica_id, &replica.taken_back(), version).await
-                        }
-                    };
-                }
-                // Replicas are opened when the configuration states that they exist. A replica whose commit is not known is made again.
-                let _ = this.0.config.each(made).await;
-                this.state().busy.remove(&id);
+                let mut done = match waits_for.is_empty() {
+                    true => this.open_device(data, &device).await,
+                    false => all_open(waits_for).await,
+                };
+                tell.send_replace(Some(done));
+                done &= this.reconcile_replicas(replicas).await;
+                this.state().busy.remove(&(data, log));
                 done
             }));
         }
@@ -271,6 +268,29 @@ impl Node {
         for task in tasks {
             done &= matches!(tokio::time::timeout_at(until, task).await, Ok(Ok(true)));
         }
+        done
+    }
+
+    /// Replicas of the same devices are made, opened and removed. Returns whether all are as configured.
+    async fn reconcile_replicas(&self, replicas: Vec<(u64, Replica, u64, Option<Volume>)>) -> bool {
+        let (mut done, mut made) = (true, Vec::new());
+        for (id, replica, version, volume) in replicas {
+            done &= match (replica.state, volume) {
+                (ReplicaState::Wanted, Some(_)) => {
+                    let (change, as_wanted) = self.make_replica(id, &replica, version).await;
+                    made.extend(change);
+                    as_wanted
+                }
+                (ReplicaState::Ready, Some(volume)) => self.open_replica(id, &replica, &volume),
+                (ReplicaState::Dropping, _) => self.drop_replica(id, &replica, version).await,
+                // Of a volume that was deleted while it got this one.
+                (ReplicaState::Wanted | ReplicaState::Ready, None) => {
+                    self.drop_replica(id, &replica.taken_back(), version).await
+                }
+            };
+        }
+        // Replicas are opened when the configuration states that they exist. A replica whose commit is not known is made again.
+        let _ = self.0.config.each(made).await;
         done
     }
 
@@ -308,14 +328,6 @@ impl Node {
         }
     }
 
-    /// A handle of a device, and what it begins with.
-    fn device(&self, id: u32) -> Option<(Devices, Arc<Mutex<Space>>)> {
-        let state = self.state();
-        let open = state.devices.get(&id)?;
-        let log = open.file.share().ok()?;
-        Some((Devices { log, capacity: None }, open.space.clone()))
-    }
-
     async fn commit(&self, changes: Vec<Change>) -> Result<bool, ConfigError> {
         self.0.config.call(move |store| store.commit(&changes)).await
     }
@@ -332,33 +344,17 @@ impl Node {
         if replica.refused.is_some() {
             return (None, true);
         }
-        let Some((mut devices, space)) = self.device(replica.device) else { return (None, false) };
-        let identity = identity(id, replica);
+        let Some(mut home) = self.state().home(replica) else { return (None, false) };
         let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
         let new = NewReplica {
-            id: identity,
+            id: identity(id, replica),
             blocks: replica.blocks,
             log_bytes: replica.log_bytes,
             most_in_flight: most_in_flight(replica.log_bytes) as u32,
             key: replica.key,
             promise: Promise { epoch: Epoch(0), owner: no_owner },
         };
-        let device = DeviceId(u64::from(replica.device));
-        let made = tokio::task::spawn_blocking(move || {
-            let mut space = space.lock().expect("no thread panics with it");
-            if is_another(&mut devices, &space, new.id.replica, new.key)? {
-                return Err("its device already holds another replica with the same id, which was made before an older copy of \
-                 the configuration was put back. Put the newer configuration back, or blank the device and add it again"
-                    .into());
-            }
-            if space.replicas().any(|there| there == new.id.replica) {
-                if was_used(&mut devices, &space, new.id.replica).map_err(|why| why.to_string())? {
-                    return Err(Replica::USED_BEFORE.into());
-                }
-                space.forget(&mut devices, Area::Log, new.id.replica).map_err(|why| why.to_string())?;
-            }
-            create(&mut devices, &mut space, device, &new).map_err(|why| why.to_string())
-        });
+        let made = tokio::task::spawn_blocking(move || home.make(&new));
         let made = made.await.unwrap_or_else(|_| Err("it could not be made".into()));
         let next = match made {
             Ok(()) => {
@@ -388,8 +384,8 @@ impl Node {
         if not_now {
             return false;
         }
-        let Some((devices, space)) = self.device(replica.device) else { return false };
-        let there: Vec<ReplicaId> = space.lock().expect("no thread panics with it").replicas().collect();
+        let Some(Home { devices, log, capacity }) = self.state().home(replica) else { return false };
+        let there = capacity.lock().expect("no thread panics with it").residents();
         let promises_once = {
             let catalog = &self.state().catalog;
             catalog.promises_once() && !has_unknown(catalog, &there, replica.device)
@@ -402,8 +398,8 @@ impl Node {
             key: replica.key,
             lease_ns: volume.lease_ms * 1_000_000,
             devices,
-            log: space.clone(),
-            capacity: space,
+            log,
+            capacity,
             settings,
             is_new,
             process: self.0.me.incarnation,
@@ -419,7 +415,7 @@ impl Node {
 
     /// Says what is wrong with a replica, once.
     fn complain(&self, id: u64, why: &str) {
-        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), false));
+        let before = self.state().unopened.insert(id, (Instant::now(), why.to_owned(), None));
         if before.is_none_or(|(_, before, _)| before != why) {
             tracing::warn!(replica = id, "{}: {why}", self.name_replica(id));
         }
@@ -442,12 +438,19 @@ impl Node {
             state.unopened.remove(&id);
             state.opened.remove(&id);
         }
-        let Some((mut devices, space)) = self.device(replica.device) else { return false };
         let (key, unless_used) = (replica.key, replica.unless_used);
-        let forgotten = tokio::task::spawn_blocking(move || {
-            let mut space = space.lock().expect("no thread panics with it");
-            forget(&mut devices, &mut space, ReplicaId(id), key, unless_used)
-        });
+        let Some(mut home) = self.state().home(replica) else {
+            // Whether one that may have been used has data, is in its log.
+            let half = self.state().usable_half(replica).filter(|_| !unless_used);
+            if let Some(mut half) = half {
+                let forgotten = tokio::task::spawn_blocking(move || half.forget(ReplicaId(id), key)).await;
+                if let Ok(Err(why)) = forgotten {
+                    self.complain(id, &format!("the replica cannot be removed: {why}"));
+                }
+            }
+            return false;
+        };
+        let forgotten = tokio::task::spawn_blocking(move || home.forget(ReplicaId(id), key, unless_used));
         match forgotten.await.unwrap_or_else(|_| Err("it could not be removed".into())) {
             Ok(None) => {
                 let gone = Change { key: format!("replica/{id}"), expected: Some(version), value: None };
@@ -503,45 +506,22 @@ fn is_spread(catalog: &Catalog, volume: u64, me: u32) -> bool {
     others.iter().cycle().skip(first).take(FEW.min(others.len())).any(|node| *node == me)
 }
 
-/// Whether a device, which has these replicas, has one that the configuration does not have there: it was made before an older copy of it was put back, and
-/// nothing removes it. Then the device may have less room than was promised, and no replica counts on room that it has not taken.
-fn has_unknown(catalog: &Catalog, there: &[ReplicaId], device: u32) -> bool {
-    let is_known =
-        |id: &ReplicaId| catalog.replicas.get(&id.0).is_some_and(|(replica, _)| replica.device == device);
+/// Whether a device, which has something of these replicas, has one that the configuration does not have there: it was made before an older copy of it was
+/// put back, and nothing removes it. Then the device may have less room than was promised, and no replica counts on room that it has not taken.
+fn has_unknown(catalog: &Catalog, there: &BTreeSet<ReplicaId>, device: u32) -> bool {
+    let is_known = |id: &ReplicaId| catalog.replicas.get(&id.0).is_some_and(|(of, _)| of.is_on(device));
     !there.iter().all(is_known)
 }
 
-/// Whether a device has another replica with this id: one that was made with another key.
-fn is_another(devices: &mut Devices, space: &Space, id: ReplicaId, key: u64) -> Result<bool, String> {
-    if !space.replicas().any(|there| there == id) {
-        return Ok(false);
+/// Waits until it is known of all these devices whether they are open. Whether they are.
+async fn all_open(devices: Vec<watch::Receiver<Option<bool>>>) -> bool {
+    let mut all = true;
+    for mut device in devices {
+        // If the task that opens it is gone, nothing is known.
+        let opened = device.wait_for(Option::is_some).await;
+        all &= opened.is_ok_and(|opened| *opened == Some(true));
     }
-    let there = key_of(devices, space, id).map_err(|why| why.to_string())?;
-    Ok(there.is_some_and(|there| there != key))
-}
-
-/// Removes the replica with this id and key from a device, if it is there. Returns why it stays: with `unless_used`, one that may have data
-/// of clients does.
-fn forget(
-    devices: &mut Devices,
-    space: &mut Space,
-    id: ReplicaId,
-    key: u64,
-    unless_used: bool,
-) -> Result<Option<String>, String> {
-    // One that only has its id is another replica. What it has cannot be read, perhaps: if it is not wanted, that does not matter.
-    if is_another(devices, space, id, key).unwrap_or(false) {
-        return Ok(None);
-    }
-    if unless_used {
-        match was_promised(devices, space, id) {
-            Ok(false) => {}
-            Ok(true) => return Ok(Some(USED.into())),
-            Err(why) => return Ok(Some(format!("it cannot be read whether the copy has data: {why}"))),
-        }
-    }
-    space.forget(devices, Area::Log, id).map_err(|why| why.to_string())?;
-    Ok(None)
+    all
 }
 
 /// Extents that a volume has in the group of one of its replicas. The device was added with extents of

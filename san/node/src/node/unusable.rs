@@ -6,15 +6,26 @@ use crate::config::catalog::{Replica, ReplicaState, change};
 use crate::unusable::Unusable;
 
 impl NodeState {
+    /// The device of a replica of this node that is not used, and why.
+    pub(super) fn broken_of(&self, replica: &Replica) -> Option<(u32, String)> {
+        let broken = |device: u32| {
+            let why = self.broken.get(&device)?;
+            Some((device, format!("device {device} is not used: {why}")))
+        };
+        broken(replica.device).or_else(|| broken(replica.log_device))
+    }
+
     /// Why a replica of this node cannot be used. None if that is not known yet; `Some(None)` if it can be.
     pub(crate) fn unusable(&self, id: u64, replica: &Replica) -> Option<Option<Unusable>> {
-        if let Some(why) = self.broken.get(&replica.device) {
-            let why = format!("device {} is not used: {why}", replica.device);
-            return Some(Some(Unusable::Failed(why)));
+        if let Some((device, why)) = self.broken_of(replica) {
+            return Some(Some(Unusable::Failed { device, why }));
         }
         if let Some((_, why, failed)) = self.unopened.get(&id) {
             let why = why.clone();
-            return Some(Some(if *failed { Unusable::Failed(why) } else { Unusable::NotUsed(why) }));
+            return Some(Some(match *failed {
+                Some(device) => Unusable::Failed { device, why },
+                None => Unusable::NotUsed(why),
+            }));
         }
         self.opened.get(&id).cloned()
     }

@@ -53,15 +53,12 @@ pub(crate) fn superblocks() -> impl Strategy<Value = Superblock> {
 }
 
 pub(crate) fn uses() -> impl Strategy<Value = Option<ChunkUse>> {
-    let log = (any::<u64>(), 1..=u32::MAX, any::<u32>()).prop_map(|(replica, of, index)| ChunkUse {
-        replica: ReplicaId(replica),
-        role: Role::Log,
-        index: index % of,
-        of,
+    let log = (any::<[u64; 2]>(), 1..=u32::MAX, any::<u32>()).prop_map(|([replica, key], of, index)| {
+        ChunkUse { replica: ReplicaId(replica), key, role: Role::Log, index: index % of, of }
     });
-    let capacity = any::<u64>().prop_map(|replica| {
+    let capacity = any::<[u64; 2]>().prop_map(|[replica, key]| {
         let (replica, role) = (ReplicaId(replica), Role::Capacity);
-        ChunkUse { replica, role, index: 0, of: 0 }
+        ChunkUse { replica, key, role, index: 0, of: 0 }
     });
     prop_oneof![Just(None), log.prop_map(Some), capacity.prop_map(Some)]
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use loadline_san_core::ids::{Epoch, NodeId, ReplicaId};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::message::{FromOwner, FromReplica, Job, ToOwner, ToReplica};
-use loadline_san_core::placement::{Device, DeviceId, Domain, place};
+use loadline_san_core::placement::{Device, DeviceId, Domain, Need, Role, place};
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::replica;
 use loadline_san_core::volume::Event;
@@ -35,6 +35,8 @@ use crate::world::wire;
 pub(super) const LEASE: Time = 600 * MS;
 /// Blocks of a volume: it is the work for a volume that is measured, and not the work for its data.
 pub(super) const BLOCKS: u64 = 8;
+/// What a copy takes of a device: its log is not counted.
+pub(super) const NEED: Need = Need { data: BLOCKS, log: 0 };
 /// Blocks that a device has room for.
 const CAPACITY: u64 = 1 << 20;
 /// A message from one node to another takes so long.
@@ -163,6 +165,7 @@ impl World {
             id: DeviceId(id),
             node: NodeId(id),
             domain: Domain(id),
+            role: Role::Both,
             capacity: CAPACITY,
             promised: 0,
             accepts: true,
@@ -230,8 +233,8 @@ impl World {
         let at = NodeId(owner as u32);
         let layout = loadline_san_core::layout::Layout::new(1, BLOCKS, crate::settings::Settings::GROUP)
             .expect("it is small");
-        let placed = place(&self.devices, &[BLOCKS], copies, Some(at)).expect("there is room");
-        let homes: Vec<NodeId> = placed[0].iter().map(|device| NodeId(device.0)).collect();
+        let placed = place(&self.devices, &[NEED], copies, Some(at)).expect("there is room");
+        let homes: Vec<NodeId> = placed[0].iter().map(|place| NodeId(place.device.0)).collect();
         for home in &homes {
             self.devices[home.0 as usize].promised += BLOCKS;
         }

@@ -240,7 +240,7 @@ fn crowded() -> SimDisk {
     let space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
     let free = (0..).zip(space.uses()).filter(|(_, of)| of.is_none()).map(|(chunk, _)| chunk);
     for chunk in free.skip(1).collect::<Vec<u32>>() {
-        let of = ChunkUse { replica: ReplicaId(50), role: Role::Capacity, index: 0, of: 0 };
+        let of = ChunkUse { replica: ReplicaId(50), key: 0, role: Role::Capacity, index: 0, of: 0 };
         use_chunk(&mut disk, space.superblock(), chunk, of);
     }
     disk
@@ -461,12 +461,12 @@ fn a_replica_that_is_forgotten_half_way_has_no_log() {
     for (chunk, role, index, of) in
         [(last - 2, Role::Capacity, 0, 0), (last - 1, Role::Log, 0, 2), (last, Role::Log, 1, 2)]
     {
-        use_chunk(&mut disk, &superblock, chunk, ChunkUse { replica: other, role, index, of });
+        use_chunk(&mut disk, &superblock, chunk, ChunkUse { replica: other, key: 5, role, index, of });
     }
     let mut space = Space::load(&mut disk, Area::Log, Some(CLUSTER)).unwrap();
     assert!(space.log_of(other).is_some());
     let mut dies = Dies { disk, left: 2, unreadable: BTreeSet::new() };
-    space.forget(&mut dies, Area::Log, other).unwrap_err();
+    space.forget(&mut dies, Area::Log, other, 5).unwrap_err();
     let space = Space::load(&mut dies.disk, Area::Log, Some(CLUSTER)).unwrap();
     assert_eq!(space.log_of(other), None);
 }

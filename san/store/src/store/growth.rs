@@ -69,7 +69,8 @@ impl<D: Data> Store<D> {
         let target = ahead.max(self.growth.wanted);
         let mut have = self.extents.free() + self.growth.coming.len() as u64 * per_chunk;
         while have < target {
-            let taken = self.space.lock().expect("no holder panics").take(self.id.replica);
+            let (replica, key) = (self.id.replica, self.meta.state.key);
+            let taken = self.space.lock().expect("no holder panics").take(replica, key);
             let Some(chunk) = taken else { break };
             if left_out(Rule::DChunk) {
                 self.extents.add_chunk(chunk);
@@ -139,7 +140,7 @@ impl<D: Data> Store<D> {
                     }
                 }
                 Step::Entry(copy) => {
-                    let (at, entry) = space.entry(chunk, self.id.replica);
+                    let (at, entry) = space.entry(chunk, self.id.replica, self.meta.state.key);
                     writing.at = at[copy];
                     writing.bytes.push(entry);
                 }

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::room::{EXTENT_BLOCKS, chunk_bytes};
 use super::volumes::LEAST_LOG;
-use super::{ManageError, no_room};
+use super::{ManageError, no_room, speed};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Device, change};
+use crate::config::catalog::{Catalog, Device, Role, change};
 use crate::node::Node;
 
 /// Bytes of the smallest device: a small copy with the least log fits.
@@ -37,6 +37,17 @@ pub struct AddDevice {
     /// It is to behave as this says, whatever is behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<DeviceModel>,
+    /// What it is to have of replicas: data and logs unless another role is given; a device that replaces another has its role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+}
+
+/// A device that was prepared.
+struct Prepared {
+    /// Bytes that it has for replicas.
+    bytes: u64,
+    /// How long it takes to make a block durable, microseconds.
+    write_us: u64,
 }
 
 /// Fails if a device holds copies of volumes, of this cluster or another one. The device is only read: a node of another host may be using it.
@@ -44,11 +55,11 @@ fn check_unneeded(devices: Devices) -> Result<Devices, String> {
     let mut devices = ReadOnly(devices);
     let held = match Space::load(&mut devices, Area::Log, None) {
         Ok(space) => {
-            let copies = space.replicas().count();
+            let copies = space.residents().len();
             let superblock = space.superblock();
             let (device, cluster) = (superblock.device.0, superblock.cluster);
             (copies > 0).then(|| {
-                format!("is device {device} of cluster {cluster}, and holds {copies} copies of volumes")
+                format!("is device {device} of cluster {cluster}, and holds data or logs of {copies} copies of volumes")
             })
         }
         Err(
@@ -107,7 +118,8 @@ impl Node {
         });
         let id = id.await?;
         let (cluster, path, model) = (self.0.cluster, add.path.clone(), add.model.clone());
-        let formatted = tokio::task::spawn_blocking(move || -> Result<u64, String> {
+        let role = add.role.unwrap_or_default();
+        let formatted = tokio::task::spawn_blocking(move || -> Result<Prepared, String> {
             let shown = add.path.display();
             let file = match add.create {
                 Some(bytes) => DeviceFile::create(&add.path, bytes),
@@ -137,11 +149,24 @@ impl Node {
             let superblock =
                 fits.map_err(|why| format!("{shown} with {bytes} bytes cannot be used: {why}"))?;
             Space::format(&mut devices, Area::Log, superblock, true).map_err(|why| why.to_string())?;
-            Ok(u64::from(superblock.chunks) * chunk)
+            let write_us = match add.model {
+                Some(model) => speed::modelled_us(model),
+                None => speed::measured_us(&mut devices, superblock.chunk_at(0)..superblock.bytes)?,
+            };
+            Ok(Prepared { bytes: u64::from(superblock.chunks) * chunk, write_us })
         });
         let formatted = formatted.await.unwrap_or_else(|_| Err("it could not be prepared".into()));
-        let bytes = formatted.map_err(ManageError::Device)?;
-        let device = Device { node: self.id(), path, bytes, draining: false, replaced_by: None, model };
+        let Prepared { bytes, write_us } = formatted.map_err(ManageError::Device)?;
+        let device = Device {
+            node: self.id(),
+            path,
+            bytes,
+            role,
+            write_us,
+            draining: false,
+            replaced_by: None,
+            model,
+        };
         let written =
             self.config().call(move |store| store.commit(&[change(format!("device/{id}"), None, &device)]));
         if !written.await? {

@@ -1,12 +1,12 @@
 //! Faults on purpose, in clusters for development: they are off unless `node.toml` enables them.
 
-use loadline_san_core::ids::{NodeId, ReplicaId};
+use loadline_san_core::ids::NodeId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::volumes::unknown_node;
 use super::{ManageError, listed};
-use crate::event_loop::command::{LoopCommand, ReplicaFault};
+use crate::event_loop::command::{DeviceFault, LoopCommand};
 use crate::identity::set_clock_off;
 use crate::node::Node;
 
@@ -66,16 +66,15 @@ impl Node {
                     are,
                 });
             }
-            let here = state.catalog.replicas.iter().filter(|(_, (replica, _))| replica.device == device);
-            Ok(here.map(|(id, _)| ReplicaId(*id)).collect::<Vec<_>>())
+            Ok(device)
         };
         let order = match &fault {
             TestFault::FailDevice { device } => {
-                (of_device(*device)?, ReplicaFault { fails: true, slow_ns: 0 })
+                (of_device(*device)?, DeviceFault { fails: true, slow_ns: 0 })
             }
             TestFault::SlowDevice { device, milliseconds } => {
                 let slow_ns = u64::from((*milliseconds).min(60_000)) * 1_000_000;
-                (of_device(*device)?, ReplicaFault { fails: false, slow_ns })
+                (of_device(*device)?, DeviceFault { fails: false, slow_ns })
             }
             TestFault::ClockOff { seconds } => {
                 set_clock_off(*seconds);
@@ -87,9 +86,9 @@ impl Node {
                 return Ok(());
             }
         };
-        let (replicas, how) = order;
+        let (device, how) = order;
         for orders in &self.0.loops {
-            orders.give(LoopCommand::Fault(replicas.clone(), how));
+            orders.give(LoopCommand::Fault(device, how));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId};
 use loadline_san_core::layout::{GroupIndex, Layout};
-use loadline_san_core::placement::{Device as Place, NoPlace, place};
+use loadline_san_core::placement::{Device, Need, NoPlace, place};
 use loadline_san_core::record::Record;
 use loadline_san_protocol::record;
 
@@ -108,7 +108,7 @@ impl GrowVolume {
         let log = volume.log_bytes;
         let of_groups: Vec<u64> =
             self.groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
-        let sizes: Vec<u64> =
+        let sizes: Vec<Need> =
             of_groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log)).collect();
         let copies = volume.copies as usize;
         let present = GrowthOfPresent::of(catalog, id, layout, blocks);
@@ -127,13 +127,14 @@ impl GrowVolume {
         let larger = Volume { blocks: volume.blocks.max(blocks), ..volume.clone() };
         let mut first = vec![take, change(format!("volume/{id}"), Some(*version), &larger)];
         let (mut replicas, mut added, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        for (group, devices) in self.groups.clone().zip(&placed) {
+        for (group, places) in self.groups.clone().zip(&placed) {
             let mut of_group = Vec::new();
-            for device in devices {
+            for place in places {
                 let replica = ids.next().expect("as many were taken");
-                replicas.push(new_replica(catalog, id, volume, replica, (group, *device), None));
-                later.push(PlannedReplica { id: replica, group, device: device.0 });
-                of_group.push((ReplicaId(replica), NodeId(catalog.devices[&device.0].0.node)));
+                replicas.push(new_replica(catalog, id, volume, replica, (group, *place), None));
+                let (device, log_device) = (place.device.0, place.log.0);
+                later.push(PlannedReplica { id: replica, group, device, log_device });
+                of_group.push((ReplicaId(replica), NodeId(catalog.devices[&place.device.0].0.node)));
             }
             added.push(of_group);
         }
@@ -284,9 +285,9 @@ impl GrowthOfPresent {
         let stays = |replica: &Replica| replica.volume == id && replica.state != ReplicaState::Dropping;
         for (replica, _) in catalog.replicas.values().filter(|(replica, _)| stays(replica)) {
             let Some((device, _)) = catalog.devices.get(&replica.device) else { continue };
-            let need = |blocks| room::need(blocks, replica.log_bytes, device.bytes);
-            let now = need(blocks_of(catalog, replica));
-            let more = need(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
+            let data = |blocks| room::data(blocks, device.bytes);
+            let now = data(blocks_of(catalog, replica));
+            let more = data(layout.blocks_in(GroupIndex(replica.group), blocks)).saturating_sub(now);
             *on.entry(replica.device).or_insert(0) += more;
             let of_group: &mut u64 = of_groups.entry(replica.group).or_insert(0);
             *of_group = more.max(*of_group);
@@ -295,11 +296,11 @@ impl GrowthOfPresent {
     }
 
     /// The devices when that is promised. An error names one that has no room for it.
-    fn promised(&self, devices: &[Place]) -> Result<Vec<Place>, Lacks> {
+    fn promised(&self, devices: &[Device]) -> Result<Vec<Device>, Lacks> {
         let mut devices = devices.to_vec();
         for place in &mut devices {
             let more = self.on.get(&place.id.0).copied().unwrap_or(0);
-            if more > place.capacity.saturating_sub(place.promised) {
+            if more > place.free() {
                 return Err(Lacks { device: place.clone(), more });
             }
             place.promised += more;

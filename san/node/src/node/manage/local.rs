@@ -296,8 +296,8 @@ impl Node {
                 return of_open(*id, open);
             }
             let silent = loops[(replica.volume % loops.len() as u64) as usize].is_none();
-            let (usable, why) = if let Some(fault) = state.broken.get(&replica.device) {
-                (Usable::NotOpened, format!("device {} is not used: {fault}", replica.device))
+            let (usable, why) = if let Some((_, why)) = state.broken_of(replica) {
+                (Usable::NotOpened, why)
             } else if let Some((_, why, _)) = state.unopened.get(id) {
                 (Usable::NotOpened, why.clone())
             } else if silent {

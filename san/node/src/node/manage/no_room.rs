@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use loadline_base::units::ByteSize;
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::layout::BLOCK;
-use loadline_san_core::placement::{Device, MOST_COPIES, NoPlace};
+use loadline_san_core::placement::{Device, MOST_COPIES, Need, NoPlace, Role, place_one};
 
 use super::{ManageError, room};
 use crate::config::catalog::Catalog;
@@ -35,13 +35,14 @@ pub(super) fn of_volume(
 ) -> ManageError {
     match why {
         NoPlace::Room { .. } => {}
+        NoPlace::Log { blocks, free, .. } => return ManageError::NoRoom(of_log(wanted.name, blocks, free)),
         NoPlace::Copies(copies) => return wrong_copies(copies),
         NoPlace::Domains { .. } => return why.into(),
     }
     let Wanted { name, copies, groups, log_bytes } = wanted;
     let data = groups.iter().sum::<u64>() * BLOCK;
     let logs = log_bytes * groups.len() as u64;
-    let need = |blocks: &u64| room::need_anywhere(catalog, *blocks, log_bytes) * BLOCK;
+    let need = |blocks: &u64| room::need_anywhere(catalog, *blocks, log_bytes).both() * BLOCK;
     let all: u64 = groups.iter().map(need).sum();
     let parts = match groups.len() {
         1 => "in one group".to_owned(),
@@ -57,6 +58,25 @@ pub(super) fn of_volume(
         size(all.saturating_sub(data + logs)),
         free(catalog, devices),
     ))
+}
+
+/// Why a copy of a volume has no place for its log, which needs so many blocks, although a capacity device has room for its data. The emptiest
+/// log device of such nodes has so much free, if there is one.
+fn of_log(name: &str, blocks: u64, free: Option<u64>) -> String {
+    let why = match free {
+        None => "but no node with room for the data has a log device in service".to_owned(),
+        Some(free) => {
+            format!(
+                "but the emptiest log device of the nodes with room for the data has only {} free",
+                size(free * BLOCK)
+            )
+        }
+    };
+    format!(
+        "there is no room for the logs of volume {name}: the log of a copy whose data is on a capacity device needs {} on a log device of \
+         the same node, {why}. Add a log device ('loadline device add --role log'), or give the volume a smaller log",
+        size(blocks * BLOCK)
+    )
 }
 
 /// A device without room for the growth of the copies that it has.
@@ -78,7 +98,7 @@ pub(super) fn of_growth(
     lacks: Option<Lacks>,
 ) -> ManageError {
     let Wanted { name, copies, groups, log_bytes } = wanted;
-    let new: u64 = groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log_bytes)).sum();
+    let new: u64 = groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log_bytes).both()).sum();
     let all = (present + new) * BLOCK;
     let data = (present + groups.iter().sum::<u64>()) * BLOCK;
     let logs = log_bytes * groups.len() as u64;
@@ -91,7 +111,7 @@ pub(super) fn of_growth(
                  the copies to it, or choose a smaller size",
                 device.id.0,
                 size(more * BLOCK),
-                size(device.capacity.saturating_sub(device.promised) * BLOCK)
+                size(device.free() * BLOCK)
             )
         }
     };
@@ -105,16 +125,27 @@ pub(super) fn of_growth(
     ))
 }
 
-/// The error for a copy that needs so many blocks, and for which a node has no room although the volume is to be used there.
-pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, needed: u64) -> ManageError {
+/// The error for a copy that needs so much, and for which a node has no room although the volume is to be used there.
+pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, need: Need) -> ManageError {
     let name = catalog.nodes.get(&node.0).map_or("?", |(node, _)| &node.name);
-    let here: Vec<&Device> = devices.iter().filter(|device| device.node == node && device.accepts).collect();
-    let why = match here.iter().map(|device| device.capacity.saturating_sub(device.promised)).max() {
-        None => "it has no device in service".to_owned(),
-        Some(free) => {
+    let mut here = devices.to_vec();
+    here.iter_mut().for_each(|device| device.accepts &= device.node == node);
+    let why = match place_one(&here, 0, need, &[]) {
+        _ if here.iter().all(|device| !device.accepts || device.role == Role::Log) => {
+            "it has no device in service that stores data".to_owned()
+        }
+        Err(NoPlace::Log { blocks, free: Some(free), .. }) => format!(
+            "the log of a copy needs {}, and its emptiest log device has {} free",
+            size(blocks * BLOCK),
+            size(free * BLOCK)
+        ),
+        Err(NoPlace::Log { free: None, .. }) => "it has no log device in service".to_owned(),
+        _ => {
+            let free = here.iter().filter(|device| device.accepts && device.role != Role::Log);
+            let free = free.map(Device::free).max().unwrap_or(0);
             format!(
                 "a copy needs {}, and its emptiest device has {} free",
-                size(needed * BLOCK),
+                size(need.both() * BLOCK),
                 size(free * BLOCK)
             )
         }
@@ -134,6 +165,15 @@ pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
             size(log_bytes),
             size(free * BLOCK)
         ),
+        NoPlace::Log { blocks, free: Some(free), .. } => format!(
+            "the log of a copy needs {} on a log device, but the emptiest log device of the nodes with room for the data has only {} free: add a \
+             log device",
+            size(blocks * BLOCK),
+            size(free * BLOCK)
+        ),
+        NoPlace::Log { free: None, .. } => {
+            "no node with room for the data on a capacity device has a log device in service: add a log device".into()
+        }
         other => other.to_string(),
     }
 }
@@ -150,13 +190,19 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// What each device has free, the emptiest first.
 fn free(catalog: &Catalog, devices: &[Device]) -> String {
-    let mut devices: Vec<&Device> = devices.iter().filter(|device| device.accepts).collect();
-    devices.sort_by_key(|device| (Reverse(device.capacity.saturating_sub(device.promised)), device.id));
+    let mut devices: Vec<&Device> =
+        devices.iter().filter(|device| device.accepts && device.role != Role::Log).collect();
+    devices.sort_by_key(|device| (Reverse(device.free()), device.id));
     let listed = devices.iter().take(MOST_LISTED).map(|device| {
         let node = catalog.nodes.get(&device.node.0).map_or("?", |(node, _)| &node.name);
-        let free = device.capacity.saturating_sub(device.promised) * BLOCK;
+        let free = device.free() * BLOCK;
+        let kind = match device.role {
+            Role::Both => "device",
+            Role::Log => "log device",
+            Role::Capacity => "capacity device",
+        };
         format!(
-            "device {} of {node} has {} of {} free",
+            "{kind} {} of {node} has {} of {} free",
             device.id.0,
             size(free),
             size(device.capacity * BLOCK)
@@ -164,9 +210,10 @@ fn free(catalog: &Catalog, devices: &[Device]) -> String {
     });
     let mut text = listed.collect::<Vec<_>>().join(", ");
     match devices.len() {
-        0 => text.push_str("No device is in service"),
+        0 => text.push_str("no device that stores data is in service"),
         more if more > MOST_LISTED => text.push_str(&format!(", and {} more have less", more - MOST_LISTED)),
         _ => {}
     }
-    text.replacen("device", "Device", 1)
+    let rest = text.split_off(text.len().min(1));
+    text.to_uppercase() + &rest
 }

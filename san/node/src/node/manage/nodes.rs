@@ -1,6 +1,6 @@
 //! Nodes and devices that are to be empty, and copies that are to be elsewhere.
 
-use loadline_san_core::layout::BLOCK;
+use loadline_san_core::placement::place_one;
 use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,13 @@ impl Node {
         if let Some(node) = node.filter(|_| device.node != self.id()) {
             return Err(ManageError::Elsewhere { name: node.name, api: node.api });
         }
-        let by = self.add_device(with).await?;
+        if with.role.is_some_and(|role| role != device.role) {
+            return Err(ManageError::Wrong(format!(
+                "device {id} has the role {}, and a device that replaces it has the same role: leave out the role",
+                device.role.name()
+            )));
+        }
+        let by = self.add_device(AddDevice { role: Some(device.role), ..with }).await?;
         let set = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
@@ -188,22 +194,13 @@ impl Node {
                         to.to, there.group
                     ));
                 }
-                let room: u64 = allocation::devices(&catalog, |_| true)
-                    .iter()
-                    .filter(|device| device.node.0 == into && device.accepts)
-                    .map(|device| device.capacity.saturating_sub(device.promised))
-                    .max()
-                    .unwrap_or(0);
+                let mut devices = allocation::devices(&catalog, |_| true);
+                devices.iter_mut().for_each(|device| device.accepts &= device.node.0 == into);
                 let blocks = allocation::blocks_of(&catalog, one);
-                let needed = room::need_anywhere(&catalog, blocks, one.log_bytes);
-                if room < needed {
-                    return wrong(format!(
-                        "the emptiest device of node {} has {} free, and a copy needs {}, {} of it for its log",
-                        to.to,
-                        no_room::size(room * BLOCK),
-                        no_room::size(needed * BLOCK),
-                        no_room::size(one.log_bytes)
-                    ));
+                let need = room::need_anywhere(&catalog, blocks, one.log_bytes);
+                if let Err(why) = place_one(&devices, one.group as usize, need, &[]) {
+                    let why = no_room::of_copy(&why, one.log_bytes);
+                    return wrong(format!("there is no place for the copy at node {}: {why}", to.to));
                 }
                 let leave = |(id, (r, version)): (&u64, &(Replica, u64))| {
                     let next = Replica { leave_to: Some(into), refused: None, ..r.clone() };

@@ -6,13 +6,11 @@ use loadline_base::figures;
 use loadline_san_core::history::History;
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, ProposalId, ReplicaId, VolumeId};
 use loadline_san_core::layout::{BLOCK, GroupIndex, Layout};
-use loadline_san_core::placement::{Device, DeviceId, MOST_COPIES, place};
+use loadline_san_core::placement::{Device, MOST_COPIES, Need, Place, place};
 use loadline_san_core::record::{Group, Record, RecordState};
 
 use super::no_room::{self, Wanted};
-use super::volumes::{
-    CreateVolumes, GROUP, LEAST_LOG, LOG, RemoveVolume, UNIT, deleted_meanwhile, is_at, used_at,
-};
+use super::volumes::{CreateVolumes, GROUP, LEAST_LOG, LOG, RemoveVolume, UNIT, deleted_meanwhile, used_at};
 use super::{ManageError, room};
 use crate::config::catalog::{Catalog, Plan, PlannedReplica, Volume, VolumeState, change};
 use crate::config::service::record_change;
@@ -187,14 +185,15 @@ impl PlanVolumes {
         for (id, (name, groups)) in ids.step_by(ids_each as usize).zip(&placed) {
             let volume = new_volume(catalog, checked, name);
             let copies =
-                (0..).zip(groups).flat_map(|(group, devices)| devices.iter().map(move |d| (group, *d)));
+                (0..).zip(groups).flat_map(|(group, places)| places.iter().map(move |place| (group, *place)));
             let copies: Vec<_> = (id + 1..).zip(copies).collect();
             // A commit that another creation makes between the steps of this one finds all room promised.
             let later = copies.iter().filter(|_| in_steps);
-            let later = later.map(|(id, (group, device))| PlannedReplica {
+            let later = later.map(|(id, (group, place))| PlannedReplica {
                 id: *id,
                 group: *group,
-                device: device.0,
+                device: place.device.0,
+                log_device: place.log.0,
             });
             let plan = Plan {
                 node: self.me.node.0,
@@ -208,7 +207,7 @@ impl PlanVolumes {
             rest.extend(
                 copies.into_iter().map(|(replica, at)| new_replica(catalog, id, &volume, replica, at, None)),
             );
-            planned.push(Planned { id, first: catalog.devices[&groups[0][0].0].0.node });
+            planned.push(Planned { id, first: node_of(catalog, groups[0][0]) });
             // Before the commit: from then on, a volume that no command claims is taken back.
             self.claim.add_new(id);
         }
@@ -255,6 +254,10 @@ pub(in crate::node) fn has_ended(catalog: &Catalog, plan: &Plan) -> bool {
         .is_none_or(|(node, _)| plan.incarnation != 0 && node.incarnation > plan.incarnation)
 }
 
+fn node_of(catalog: &Catalog, place: Place) -> u32 {
+    catalog.devices[&place.device.0].0.node
+}
+
 /// Chooses the devices of a volume's groups. What the volume takes of them is counted as promised.
 fn place_volume(
     catalog: &Catalog,
@@ -262,22 +265,27 @@ fn place_volume(
     name: &str,
     at: Option<NodeId>,
     places: &mut [Device],
-) -> Result<Vec<Vec<DeviceId>>, ManageError> {
+) -> Result<Vec<Vec<Place>>, ManageError> {
     let (copies, log_bytes) = (checked.wanted.copies as usize, checked.log_bytes);
-    let needed: Vec<u64> =
+    let needed: Vec<Need> =
         checked.sizes.iter().map(|size| room::need_anywhere(catalog, *size, log_bytes)).collect();
     let placed = place(places, &needed, copies, at).map_err(|why| {
         let wanted = Wanted { name, copies, groups: &checked.sizes, log_bytes };
         no_room::of_volume(why, catalog, places, wanted)
     })?;
     if let Some(node) = at
-        && let Some(group) = placed.iter().position(|devices| !is_at(catalog, devices, node))
+        && let Some(group) =
+            placed.iter().position(|copies| !copies.iter().any(|place| node_of(catalog, *place) == node.0))
     {
         return Err(no_room::at_node(catalog, places, node, needed[group]));
     }
-    for (blocks, devices) in needed.iter().zip(&placed) {
-        for place in places.iter_mut().filter(|place| devices.contains(&place.id)) {
-            place.promised += blocks;
+    for (need, copies) in needed.iter().zip(&placed) {
+        for place in copies {
+            for device in &mut *places {
+                let of = [(device.id == place.device, need.data), (device.id == place.log, need.log)];
+                device.promised +=
+                    of.iter().filter(|(is_it, _)| *is_it).map(|(_, blocks)| blocks).sum::<u64>();
+            }
         }
     }
     Ok(placed)
@@ -297,16 +305,16 @@ fn first_copies(catalog: &Catalog) -> BTreeMap<u32, usize> {
 
 /// A volume is attached to the node of its first copy. So of the nodes with a copy of the first group, the one with the fewest first copies is
 /// put first, in all groups.
-fn begin_with_rarest(catalog: &Catalog, groups: &mut [Vec<DeviceId>], firsts: &mut BTreeMap<u32, usize>) {
-    let node_of = |device: &DeviceId| catalog.devices[&device.0].0.node;
-    let Some(first) = groups.first().and_then(|devices| {
-        devices.iter().map(node_of).min_by_key(|node| firsts.get(node).copied().unwrap_or(0))
+fn begin_with_rarest(catalog: &Catalog, groups: &mut [Vec<Place>], firsts: &mut BTreeMap<u32, usize>) {
+    let node_of = |place: &Place| node_of(catalog, *place);
+    let Some(first) = groups.first().and_then(|copies| {
+        copies.iter().map(node_of).min_by_key(|node| firsts.get(node).copied().unwrap_or(0))
     }) else {
         return;
     };
-    for devices in groups {
-        if let Some(at) = devices.iter().position(|device| node_of(device) == first) {
-            devices[..=at].rotate_right(1);
+    for copies in groups {
+        if let Some(at) = copies.iter().position(|place| node_of(place) == first) {
+            copies[..=at].rotate_right(1);
         }
     }
     *firsts.entry(first).or_insert(0) += 1;

@@ -7,6 +7,7 @@
 //! that promises by another count promises room that is not there.
 
 use loadline_san_core::layout::BLOCK;
+use loadline_san_core::placement::Need;
 use loadline_san_protocol::log::SECTOR;
 
 use crate::config::catalog::Catalog;
@@ -20,8 +21,8 @@ const SQUEEZED: u64 = 1024;
 /// what one owner has in flight, and what a return copies all the same. Of two owners in a row the second one knows that the
 /// device is full before it serves: a replica reports that with its answer to what the takeover brings.
 pub(crate) const SPARE: u64 = MOST_EXTENTS + SQUEEZED;
-/// The chunks of a replica's log and data that are not full.
-const BROKEN: u64 = 2;
+/// The chunks of a replica's log that are not full, and those of its data.
+const BROKEN: u64 = 1;
 
 /// Bytes of the chunks of a device of so many bytes. A log takes whole chunks, so a chunk is no larger than a small log: an empty
 /// volume takes little of a large device. Smaller ones would cost: a node reads the table of chunks when it starts, which has 512
@@ -41,14 +42,24 @@ pub(crate) fn capacity(device: u64) -> u64 {
     device / chunk_bytes(device) * chunk_blocks(device)
 }
 
-/// Blocks that a replica of so many blocks, with such a log, takes of a device of so many bytes.
-pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> u64 {
+/// Blocks that the extents of a replica of so many blocks take of a device of so many bytes.
+pub(crate) fn data(blocks: u64, device: u64) -> u64 {
     let extents = blocks.div_ceil(u64::from(EXTENT_BLOCKS));
-    log_bytes.div_ceil(BLOCK) + extents * u64::from(EXTENT_BLOCKS) + BROKEN * chunk_blocks(device)
+    extents * u64::from(EXTENT_BLOCKS) + BROKEN * chunk_blocks(device)
 }
 
-/// The same of a replica whose device is not chosen yet.
-pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> u64 {
+/// Blocks that a log of so many bytes takes of a device of so many bytes.
+pub(crate) fn log(log_bytes: u64, device: u64) -> u64 {
+    log_bytes.div_ceil(BLOCK) + BROKEN * chunk_blocks(device)
+}
+
+/// Blocks that a replica of so many blocks, with such a log, takes of devices of so many bytes at most.
+pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> Need {
+    Need { data: data(blocks, device), log: log(log_bytes, device) }
+}
+
+/// The same of a replica whose devices are not chosen yet.
+pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> Need {
     let largest = catalog.devices.values().map(|(device, _)| device.bytes).max().unwrap_or(0);
     need(blocks, log_bytes, largest)
 }
@@ -57,7 +68,7 @@ pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> u
 /// if none does.
 pub(crate) fn largest(free: u64, log_bytes: u64, device: u64) -> u64 {
     let extent = u64::from(EXTENT_BLOCKS);
-    free.saturating_sub(need(0, log_bytes, device)) / extent * extent * BLOCK
+    free.saturating_sub(need(0, log_bytes, device).both()) / extent * extent * BLOCK
 }
 
 #[cfg(test)]
@@ -72,9 +83,9 @@ mod tests {
         let device = 1280 * MIB;
         assert_eq!(chunk_bytes(device), 4 * MIB);
         assert_eq!(capacity(device), 320 * 15 * 64);
-        let small = need(64 * MIB / BLOCK, 256 * MIB, device);
+        let small = need(64 * MIB / BLOCK, 256 * MIB, device).both();
         assert_eq!(small, (256 + 64) * MIB / BLOCK + 2 * 15 * 64);
-        let large = need(16 << 18, 256 * MIB, 1 << 40);
+        let large = need(16 << 18, 256 * MIB, 1 << 40).both();
         assert_eq!(large, (16 << 18) + 256 * MIB / BLOCK + 2 * 127 * 64);
     }
 
@@ -91,8 +102,8 @@ mod tests {
         for (free, device) in [(100_000u64, 1280 * MIB), (1 << 22, 1 << 40), (300_000, 1 << 31)] {
             let bytes = largest(free, 256 * MIB, device);
             assert!(bytes > 0);
-            assert!(need(bytes / BLOCK, 256 * MIB, device) <= free, "{free}");
-            assert!(need(bytes / BLOCK + 64, 256 * MIB, device) > free, "{free}");
+            assert!(need(bytes / BLOCK, 256 * MIB, device).both() <= free, "{free}");
+            assert!(need(bytes / BLOCK + 64, 256 * MIB, device).both() > free, "{free}");
         }
         assert_eq!(largest(65_000, 256 * MIB, 1 << 40), 0);
     }

@@ -14,9 +14,9 @@ use super::health::Judge;
 use super::limit::LimitVolume;
 use super::local::{LocalDevice, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
-use super::{ManageError, room};
+use super::{ManageError, room, speed};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Volume, VolumeState};
+use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Role, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
 use crate::node::store_state::StoreFault;
@@ -85,8 +85,10 @@ pub struct ReplicaView {
     pub group: u32,
     /// Its node.
     pub node: String,
-    /// Its device.
+    /// The device with its data.
     pub device: u32,
+    /// The device with its log: the same, or a log device of the node.
+    pub log_device: u32,
     /// `in sync`; `returning`: it is being copied to; `away`: it is not in sync, and is not being copied to; `undecided`: the volume is
     /// blocked; `damaged`: its start has found that it has lost something; `failed`: its device has; `not used`; `being made`; `being
     /// removed`.
@@ -137,6 +139,8 @@ pub struct DeviceView {
     pub path: String,
     /// Bytes that it has for replicas: their data and their logs.
     pub bytes: u64,
+    /// What it has of replicas.
+    pub role: Role,
     /// Bytes of them that are promised to replicas.
     pub promised: u64,
     /// Bytes that replicas have taken of it, in whole chunks: their logs, and room for what was written, and as much again. `null`
@@ -150,6 +154,8 @@ pub struct DeviceView {
     pub draining: bool,
     /// See there.
     pub replaced_by: Option<u32>,
+    /// What should be changed about it, if anything: a capacity device without a log device, a log device that is slower than capacity devices.
+    pub advice: Option<String>,
     /// What it is a model of, if it behaves as a model says and not as what is behind it.
     pub model: Option<String>,
     /// How well its machine keeps up with the model, if its node reports.
@@ -198,7 +204,9 @@ fn note(
         Unusable::Damaged(_) => {
             "when the volume is attached, the copy is emptied and all data is copied from the other copies"
         }
-        Unusable::Failed(_) => "replace the device ('loadline device replace'), or move the copy elsewhere",
+        Unusable::Failed { device, .. } => {
+            &format!("replace the device ('loadline device replace {device}'), or move the copy elsewhere")
+        }
         Unusable::NotUsed(_) => "the node tries again",
     };
     Some(format!("{}; {then}", unusable.why()))
@@ -212,7 +220,7 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// Why copies stay on a device that were to be removed, since they may have data that is not to be lost. `None` if there are none.
 fn kept(catalog: &Catalog, device: u32) -> Option<String> {
-    let mut kept = catalog.replicas.values().filter(|(replica, _)| replica.device == device);
+    let mut kept = catalog.replicas.values().filter(|(replica, _)| replica.is_on(device));
     let (count, why) = (
         kept.clone().filter(|(replica, _)| replica.kept().is_some()).count(),
         kept.find_map(|(of, _)| of.kept())?,
@@ -253,12 +261,14 @@ impl Node {
             node: catalog.nodes.get(&device.node).map_or("?".into(), |(node, _)| node.name.clone()),
             path: device.path.display().to_string(),
             bytes: room::capacity(device.bytes) * BLOCK,
+            role: device.role,
             promised: placed.promised * BLOCK,
             taken: reported.get(id).and_then(|device| device.taken),
             room: room::largest(placed.capacity.saturating_sub(placed.promised), LEAST_LOG, device.bytes),
-            replicas: catalog.replicas.values().filter(|(replica, _)| replica.device == *id).count(),
+            replicas: catalog.replicas.values().filter(|(replica, _)| replica.is_on(*id)).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
+            advice: speed::advice(&catalog, *id),
             model: device.model.as_ref().map(|model| model.name.clone()),
             keeps_up: reported.get(id).and_then(|device| device.model.clone()),
             fault: match reports.get(&device.node) {
@@ -376,6 +386,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                 group: replica.group,
                 node: name(replica.node).unwrap_or("?".into()),
                 device: replica.device,
+                log_device: replica.log_device,
                 state: match (replica.state, unused) {
                     (ReplicaState::Wanted, _) => match &replica.refused {
                         Some(why) => format!("not used: {why}"),

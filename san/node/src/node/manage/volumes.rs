@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::{NodeId, VolumeId};
-use loadline_san_core::placement::DeviceId;
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
@@ -347,11 +346,6 @@ pub(super) fn used_at(
 
 pub(super) fn deleted_meanwhile(name: &str) -> ManageError {
     ManageError::Gone(format!("volume {name} was deleted meanwhile"))
-}
-
-/// Whether one of these devices is at a node.
-pub(super) fn is_at(catalog: &Catalog, devices: &[DeviceId], node: NodeId) -> bool {
-    devices.iter().any(|device| catalog.devices[&device.0].0.node == node.0)
 }
 
 pub(super) fn unknown_node(catalog: &Catalog, name: &str) -> ManageError {

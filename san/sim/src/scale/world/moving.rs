@@ -8,7 +8,7 @@ use loadline_san_core::record::RecordState;
 use loadline_san_core::volume::{Event, VolumeCommand};
 
 use super::config::Call;
-use super::{BLOCKS, Happening, World};
+use super::{BLOCKS, Happening, NEED, World};
 use crate::store::new_store;
 use crate::time::{MS, Time};
 
@@ -102,8 +102,8 @@ impl World {
         let homes = self.volumes[volume].record.homes.values();
         let kept: Vec<DeviceId> =
             homes.map(|home| DeviceId(home.0)).filter(|d| d.0 as usize != gone).collect();
-        let device = match place_one(&self.devices, 0, BLOCKS, &kept) {
-            Ok(device) => device.0 as usize,
+        let device = match place_one(&self.devices, 0, NEED, &kept) {
+            Ok(place) => place.device.0 as usize,
             Err(why) => {
                 self.violations.push(format!("there is no place for a copy of volume {volume}: {why}"));
                 return;

@@ -57,6 +57,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             blocks: 64,
             node,
             device: node,
+            log_device: node,
             log_bytes: 32 << 20,
             key: 1,
             state: ReplicaState::Ready,

@@ -34,8 +34,16 @@ pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
             keeps: Default::default(),
         };
         let path = format!("/dev/{id}").into();
-        let device =
-            catalog::Device { node: id, path, bytes, draining: false, replaced_by: None, model: None };
+        let device = catalog::Device {
+            node: id,
+            path,
+            bytes,
+            role: catalog::Role::Both,
+            write_us: 1,
+            draining: false,
+            replaced_by: None,
+            model: None,
+        };
         changes.push(change(format!("node/{id}"), None, &node));
         changes.push(change(format!("device/{id}"), None, &device));
     }
@@ -83,7 +91,7 @@ pub(in crate::node::manage) fn complete(
 
 /// Bytes that a device of each node needs for a volume.
 fn need(of: &Checked) -> u64 {
-    let blocks: u64 = of.sizes.iter().map(|size| room::need(*size, of.log_bytes, 1 << 40)).sum();
+    let blocks: u64 = of.sizes.iter().map(|size| room::need(*size, of.log_bytes, 1 << 40).both()).sum();
     blocks * 4096
 }
 
