@@ -1,6 +1,5 @@
 //! `loadline san verify` and `dump`: what lies on a device that no node has open.
 
-use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +9,8 @@ use std::time::Duration;
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::Blocks;
-use loadline_san_protocol::device::DeviceId;
 use loadline_san_store::check::{Checked, ReadOnly};
-use loadline_san_store::io::Area;
+use loadline_san_store::io::{Area, IoFault};
 use loadline_san_store::open::{Damage, OpenError, open_read_only};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Settings, Store};
@@ -197,10 +195,10 @@ struct Opened {
 }
 
 impl Opened {
-    /// The device with the logs, and the capacity devices by their ids.
-    fn all(args: &Device) -> Result<(Opened, BTreeMap<DeviceId, Opened>), String> {
+    /// The device with the logs, and the capacity devices.
+    fn all(args: &Device) -> Result<(Opened, Vec<Opened>), String> {
         let log = Opened::open(&args.log)?;
-        let mut capacities = BTreeMap::new();
+        let mut capacities = Vec::new();
         for path in &args.capacity {
             let opened = Opened::open(path)?;
             let begins = *opened.space.lock().expect("no holder panics").superblock();
@@ -215,7 +213,7 @@ impl Opened {
                     of_log.0
                 ));
             }
-            capacities.insert(begins.device, opened);
+            capacities.push(opened);
         }
         Ok((log, capacities))
     }
@@ -232,28 +230,30 @@ impl Opened {
 type Read = (Store<Blocks>, ReadOnly<Devices>, Vec<Damage>);
 
 /// Reads a replica whose log is on this device, and whose data is there too or on one of these.
-fn open(id: ReplicaId, log: &Opened, capacities: &BTreeMap<DeviceId, Opened>) -> Result<Read, String> {
-    let read = |capacity: Option<&Opened>| {
+fn open(id: ReplicaId, log: &Opened, capacities: &[Opened]) -> Result<Read, String> {
+    // A capacity device that is not this replica's is refused, by what the replica's own metadata says.
+    let read = |capacity: Option<&Opened>| -> Result<Read, OpenError> {
         let other = capacity.map(|of| of.file.share()).transpose();
         let files = log.file.share().and_then(|log| other.map(|capacity| Devices { log, capacity }));
-        let mut disk = ReadOnly(files.map_err(|why| Err(why.to_string()))?);
+        let error = |error| IoFault::Failed { area: Area::Log, at: 0, error };
+        let mut disk = ReadOnly(files.map_err(error)?);
         let space = capacity.map_or(&log.space, |of| &of.space);
-        let opened = open_read_only::<Blocks>(&mut disk, &log.space, space, id, Settings::default());
-        opened.map(|(store, _, damage)| (store, disk, damage)).map_err(|why| match why {
-            OpenError::OtherCapacity { found, .. } => Ok(found),
-            why => Err(why.to_string()),
-        })
+        let (store, _, damage) =
+            open_read_only::<Blocks>(&mut disk, &log.space, space, id, Settings::default())?;
+        Ok((store, disk, damage))
     };
-    let missing = |device: DeviceId| {
-        format!("its data is on device {device}, which was not given: give the device with --capacity")
-    };
-    match read(None) {
-        Err(Ok(device)) => match capacities.get(&device) {
-            Some(capacity) => read(Some(capacity)).map_err(|why| why.map_or_else(|why| why, missing)),
-            None => Err(missing(device)),
-        },
-        read => read.map_err(|why| why.map_or_else(|why| why, missing)),
+    let mut last = read(None);
+    for capacity in capacities {
+        if matches!(last, Err(OpenError::OtherCapacity { .. })) {
+            last = read(Some(capacity));
+        }
     }
+    last.map_err(|why| match why {
+        OpenError::OtherCapacity { found, .. } => {
+            format!("its data is on device {found}, which was not given: give the device with --capacity")
+        }
+        why => why.to_string(),
+    })
 }
 
 fn of_store(
