@@ -55,17 +55,22 @@ impl Cluster {
 
     /// The same; made with these options, and each node has this in its node.toml too.
     pub(crate) fn start_with(nodes: u8, options: &[&str], more: &str) -> Cluster {
-        Cluster::make(nodes, options, more, None, None)
+        Cluster::make(nodes, options, more, None, None).with_devices()
+    }
+
+    /// So many nodes without devices.
+    pub(crate) fn start_bare(nodes: u8, more: &str) -> Cluster {
+        Cluster::make(nodes, &[], more, None, None)
     }
 
     /// So many nodes with a device each, whose configuration store is at this URL.
     pub(crate) fn start_with_store(nodes: u8, store: String) -> Cluster {
-        Cluster::make(nodes, &[], "", None, Some(store))
+        Cluster::make(nodes, &[], "", None, Some(store)).with_devices()
     }
 
     /// The same, each node on a host of its own.
     pub(crate) fn start_on_hosts(nodes: u8, options: &[&str], more: &str) -> Cluster {
-        Cluster::make(nodes, options, more, Some(hosts::Hosts::new(nodes)), None)
+        Cluster::make(nodes, options, more, Some(hosts::Hosts::new(nodes)), None).with_devices()
     }
 
     fn make(
@@ -102,14 +107,18 @@ impl Cluster {
             std::fs::write(&settings, format!("{text}\n{more}\n")).expect("it can be");
             cluster.start_node(node);
         }
-        for node in 1..=nodes {
+        cluster
+    }
+
+    fn with_devices(self) -> Cluster {
+        for node in 1..=self.nodes.len() as u8 {
             // It takes no more room than is written to it.
-            let device = cluster.device(node);
+            let device = self.device(node);
             let file = std::fs::File::create_new(&device).expect("there is room");
             file.set_len(1 << 30).expect("it can be so long");
-            cluster.loadline_at(node, &["device", "add", &device]);
+            self.loadline_at(node, &["device", "add", &device]);
         }
-        cluster
+        self
     }
 
     /// A token by which another node joins, from the host of this one.

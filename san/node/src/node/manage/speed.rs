@@ -18,8 +18,8 @@ use crate::config::catalog::{Catalog, Role};
 const WRITES: u64 = 64;
 /// No more are made after this time: a device as slow as that is slow enough to know.
 const LONGEST: Duration = Duration::from_millis(500);
-/// Two devices of one kind differ by up to so much from one measurement to the next.
-const ALIKE: f64 = 1.2;
+/// Two devices of one kind differ by up to so much from one measurement to the next, beside other load.
+const ALIKE: f64 = 2.0;
 
 /// Measures how long a device takes to make a block durable: the median, microseconds, at least 1. It writes into these bytes, one block after
 /// the other.
@@ -69,8 +69,11 @@ pub(super) fn advice(catalog: &Catalog, id: u32) -> Option<String> {
         }
         Role::Log => {
             let capacity = others.filter(|(_, (other, _))| other.role == Role::Capacity);
-            let (id, fastest) =
-                capacity.map(|(id, (other, _))| (id, other.write_us)).min_by_key(|of| of.1)?;
+            let fastest = capacity.map(|(id, (other, _))| (id, other.write_us)).min_by_key(|of| of.1);
+            let Some((id, fastest)) = fastest else {
+                let why = "it gets no logs, since its node has no capacity device: add one ('loadline device add --role capacity')";
+                return Some(why.into());
+            };
             let is_slower = device.write_us as f64 > fastest.max(1) as f64 * ALIKE;
             is_slower.then(|| {
                 format!(
