@@ -149,16 +149,16 @@ fn a_copy_has_its_log_on_a_log_device_and_its_data_on_a_capacity_device() {
     cluster.wait_until("one", "healthy", HEALTHY);
     let new = device(&cluster, &new);
     assert_eq!(new["role"], "log", "{said}");
+    wait_until_removed(&cluster, first);
     assert_eq!(home(&cluster, "one", 1), (capacity, new["id"].as_u64().unwrap()));
     assert_eq!(home(&cluster, "two", 1), (capacity, second));
-    wait_until_removed(&cluster, first);
 
     // A capacity device is replaced under load, and its copies keep their log devices.
     let new = path(&cluster, 1, "capacity-b");
     cluster.loadline_at(1, &["device", "replace", &capacity.to_string(), "--with", &new, "--create", "1GiB"]);
     let new = device(&cluster, &new)["id"].as_u64().unwrap();
-    assert_eq!([home(&cluster, "one", 1).0, home(&cluster, "two", 1).0], [new; 2]);
     wait_until_removed(&cluster, capacity);
+    assert_eq!([home(&cluster, "one", 1).0, home(&cluster, "two", 1).0], [new; 2]);
     of_one.wait_for(100);
     of_two.wait_for(100);
     stop.store(true, Ordering::Relaxed);
@@ -175,4 +175,33 @@ fn a_copy_has_its_log_on_a_log_device_and_its_data_on_a_capacity_device() {
     assert!(code == 1 && said.contains("--capacity"), "{code}: {said}");
     let (code, said) = cluster.try_loadline(&["san", "dump", &capacity]);
     assert!(code == 0 && said.contains("whose logs are on a log device"), "{code}: {said}");
+}
+
+/// The data of a copy is of no use without its log. If a capacity device has no room for another copy beside it, it gives way.
+#[test]
+fn a_log_device_that_fails_is_replaced_although_its_capacity_device_has_no_room_for_another_copy() {
+    let cluster = Cluster::start_bare(2, "test_faults = true");
+    for node in [1, 2] {
+        add(&cluster, node, "logs", "128MiB", "log");
+        add(&cluster, node, "capacity", "128MiB", "capacity");
+    }
+    let (code, said) = create(&cluster, "disk", &["--copies", "2", "--at", "node-2", "--attach"]);
+    assert_eq!(code, 0, "{said}");
+    let (capacity, log) = home(&cluster, "disk", 1);
+    let (code, said) = create(&cluster, "other", &["--copies", "1"]);
+    assert!(code == 2 && said.contains("there is no room"), "{code}: {said}");
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = writers(&cluster, "disk", &stop);
+    let fault = format!(r#"{{"fault": "fail_device", "device": {log}}}"#);
+    assert_eq!(cluster.request(1, "POST", "/v1/test-faults", &fault).0, 200);
+    assert_eq!(state_when_lost(&cluster, "disk", 1), "failed");
+    let new = path(&cluster, 1, "new-logs");
+    cluster.loadline_at(1, &["device", "replace", &log.to_string(), "--with", &new, "--create", "128MiB"]);
+    cluster.wait_until("disk", "healthy", HEALTHY);
+    let new = device(&cluster, &new)["id"].as_u64().unwrap();
+    wait_until_removed(&cluster, log);
+    assert_eq!(home(&cluster, "disk", 1), (capacity, new));
+    writers.wait_for(100);
+    stop.store(true, Ordering::Relaxed);
+    writers.join().check(&cluster.addresses(), "disk");
 }

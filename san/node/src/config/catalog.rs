@@ -284,6 +284,10 @@ pub struct Replica {
     /// It is to leave, for a device of this node.
     #[serde(default)]
     pub leave_to: Option<u32>,
+    /// One of its devices has failed and is replaced, and there is no room for another copy beside what it has on the other device. So it is
+    /// no member of its volume any more, what it has is removed, and its entry stays until another is there in its stead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gives_way: bool,
     /// It is removed only if it was never promised to an owner: what a command has left is taken back, and no command has ordered the removal
     /// of data. In a configuration that was restored from an older copy, the command may have completed since, and clients have written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -307,7 +311,13 @@ impl Replica {
 
     /// The replica of a volume that a command removes: its node removes it, whatever it has.
     pub fn dropped(&self) -> Replica {
-        Replica { state: ReplicaState::Dropping, refused: None, unless_used: false, ..self.clone() }
+        Replica {
+            state: ReplicaState::Dropping,
+            refused: None,
+            gives_way: false,
+            unless_used: false,
+            ..self.clone()
+        }
     }
 
     /// The replica that an interrupted command has left: its node removes it if it was never promised to an owner. Otherwise it stays, and

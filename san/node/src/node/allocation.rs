@@ -33,6 +33,7 @@ pub(super) fn new_replica(
         unusable: None,
         instead_of,
         leave_to: None,
+        gives_way: false,
         unless_used: false,
     };
     change(format!("replica/{id}"), None, &replica)

@@ -107,11 +107,13 @@ impl Home {
 
     fn give_back(&mut self, id: ReplicaId, key: u64) -> Result<(), String> {
         let Home { devices, log, capacity } = self;
-        lock(log).forget(devices, Area::Log, id, key).map_err(|why| why.to_string())?;
-        if !Arc::ptr_eq(log, capacity) {
-            lock(capacity).forget(devices, Area::Capacity, id, key).map_err(|why| why.to_string())?;
-        }
-        Ok(())
+        // What one device cannot give back is no reason to keep what is on the other.
+        let of_log = lock(log).forget(devices, Area::Log, id, key);
+        let of_capacity = match Arc::ptr_eq(log, capacity) {
+            true => Ok(()),
+            false => lock(capacity).forget(devices, Area::Capacity, id, key),
+        };
+        of_log.and(of_capacity).map_err(|why| why.to_string())
     }
 
     /// Makes an empty replica. If making it was begun before, it begins again. The error says why it is not made: none is made in the place of

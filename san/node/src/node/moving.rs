@@ -86,7 +86,7 @@ pub(super) fn leaving(catalog: &Catalog) -> BTreeMap<u64, To> {
     let replaced: BTreeSet<u64> = catalog.replicas.values().filter_map(|(new, _)| new.instead_of).collect();
     let mut leaving = BTreeMap::new();
     for (id, (replica, _)) in &catalog.replicas {
-        if replica.state != ReplicaState::Ready {
+        if replica.state != ReplicaState::Ready && !replica.gives_way {
             continue;
         }
         let devices = [replica.device, replica.log_device];
@@ -136,6 +136,14 @@ fn is_hopeless(catalog: &Catalog, replica: &Replica) -> bool {
 fn has_failed(catalog: &Catalog, of: u32) -> bool {
     let mut all = catalog.replicas.values();
     all.any(|(replica, _)| matches!(replica.unusable, Some(Unusable::Failed { device, .. }) if device == of))
+}
+
+/// Whether what a replica has on one device is of no use without what it had on the other: that one has failed and is to be replaced, and the
+/// volume does without the replica.
+fn is_useless(catalog: &Catalog, record: &Record, id: u64, replica: &Replica) -> bool {
+    let Some(Unusable::Failed { device, .. }) = replica.unusable else { return false };
+    let is_replaced = catalog.devices.get(&device).is_none_or(|(device, _)| device.replaced_by.is_some());
+    replica.device != replica.log_device && is_replaced && !is_in_sync(record, id, replica)
 }
 
 /// Whether a replica is one of its volume's, in sync or not.
@@ -261,10 +269,26 @@ impl Node {
             };
             let version = *version;
             let moves = match (successor(catalog, old_id), is_member(record, old_id, old)) {
+                (None, true) if old.gives_way && is_in_sync(record, old_id, old) => {
+                    // It has come back before it was forgotten.
+                    let stays = Replica { gives_way: false, ..old.clone() };
+                    let stays = change(format!("replica/{old_id}"), Some(version), &stays);
+                    self.config().call(move |store| store.commit(&[stays])).await?;
+                    false
+                }
+                (None, true) if old.gives_way => {
+                    let (group, replica) = (GroupIndex(old.group), ReplicaId(old_id));
+                    self.give_command(id, volume::VolumeCommand::Forget { group, replica }).await?;
+                    true
+                }
+                (None, false) if old.gives_way => self.plan_successor(old_id, to).await?,
                 // It has left, and another is there in its stead.
                 (Some(new), false) if is_in_sync(record, new.0, new.1) => {
                     self.let_go((old_id, old, version), new).await?;
                     true
+                }
+                (Some(new), false) if old.gives_way => {
+                    self.follow(catalog, record, (old_id, old, version), new).await?
                 }
                 // It is no member yet: it is being made one.
                 (_, false) => false,
@@ -347,8 +371,11 @@ impl Node {
             // What was known when this was decided may be old.
             let record =
                 catalog.records.get(&old.volume).and_then(|stored| record::decode(&stored.value).ok());
-            let member = record.is_some_and(|record| is_member(&record, old_id, old));
-            if !member || successor(&catalog, old_id).is_some() || !leaving(&catalog).contains_key(&old_id) {
+            let member = record.as_ref().is_some_and(|record| is_member(record, old_id, old));
+            if member == old.gives_way
+                || successor(&catalog, old_id).is_some()
+                || !leaving(&catalog).contains_key(&old_id)
+            {
                 return Ok(Ok(()));
             }
             let mut devices = devices(&catalog, |node| alive.get(&node) == Some(&true));
@@ -365,17 +392,30 @@ impl Node {
             });
             let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
             let need = room::need_anywhere(&catalog, blocks_of(&catalog, old), old.log_bytes);
+            if old.gives_way
+                && let Some(device) = devices.iter_mut().find(|device| device.id.0 == old.device)
+            {
+                device.promised = device.promised.saturating_sub(need.data);
+            }
             let place = match place_one(&devices, old.group as usize, need, &kept) {
                 Ok(place) => place,
+                Err(NoPlace::Room { .. })
+                    if record.is_some_and(|record| is_useless(&catalog, &record, old_id, old)) =>
+                {
+                    let next = Replica { gives_way: true, refused: None, ..old.clone() };
+                    store.commit(&[change(format!("replica/{old_id}"), Some(*version), &next)])?;
+                    return Ok(Ok(()));
+                }
                 Err(why) => return Ok(Err(why)),
             };
             let (mut ids, take) = catalog.take_ids(1);
             let id = ids.next().expect("one was taken");
-            // The old one stays as it is: if it does not, this is planned anew.
+            // The old one stays as it is, or gives way: if it does not, this is planned anew.
+            let state = if old.gives_way { ReplicaState::Dropping } else { old.state };
             let unchanged = change(
                 format!("replica/{old_id}"),
                 Some(*version),
-                &Replica { refused: None, ..old.clone() },
+                &Replica { state, refused: None, ..old.clone() },
             );
             let made = new_replica(&catalog, old.volume, volume, id, (old.group, place), Some(old_id));
             store.commit(&[take, unchanged, made])?;
@@ -435,9 +475,8 @@ impl Node {
                 let is_left = others.any(|of| state.may_hold(of, *id, replica.key));
                 !is_left && (state.broken.contains_key(&device_id) || state.unopened.contains_key(id))
             };
-            let gone = here.iter().all(|(id, (r, _))| {
-                r.state == ReplicaState::Dropping && (cannot(id, r) || r.kept().is_some())
-            });
+            let is_dropped = |r: &Replica| r.state == ReplicaState::Dropping && !r.gives_way;
+            let gone = here.iter().all(|(id, (r, _))| is_dropped(r) && (cannot(id, r) || r.kept().is_some()));
             if !gone {
                 continue;
             }

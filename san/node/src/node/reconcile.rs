@@ -345,6 +345,9 @@ impl Node {
             return (None, true);
         }
         let Some(mut home) = self.state().home(replica) else { return (None, false) };
+        if self.waits_for_room(replica) {
+            return (None, false);
+        }
         let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
         let new = NewReplica {
             id: identity(id, replica),
@@ -367,6 +370,15 @@ impl Node {
             }
         };
         (Some(change(format!("replica/{id}"), Some(version), &next)), false)
+    }
+
+    /// Whether a replica gets the room that another gives up, and that one has not done so yet.
+    fn waits_for_room(&self, replica: &Replica) -> bool {
+        let state = self.state();
+        let old = replica.instead_of.and_then(|id| Some((id, &state.catalog.replicas.get(&id)?.0)));
+        old.filter(|(_, old)| old.gives_way && old.node == replica.node).is_some_and(|(id, old)| {
+            [replica.device, replica.log_device].iter().any(|device| state.may_hold(*device, id, old.key))
+        })
     }
 
     fn open_replica(&self, id: u64, replica: &Replica, volume: &Volume) -> bool {
@@ -452,6 +464,8 @@ impl Node {
         };
         let forgotten = tokio::task::spawn_blocking(move || home.forget(ReplicaId(id), key, unless_used));
         match forgotten.await.unwrap_or_else(|_| Err("it could not be removed".into())) {
+            // The one in its stead refers to it.
+            Ok(None) if replica.gives_way => true,
             Ok(None) => {
                 let gone = Change { key: format!("replica/{id}"), expected: Some(version), value: None };
                 self.commit(vec![gone]).await.unwrap_or(false)

@@ -64,6 +64,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             refused: None,
             instead_of: None,
             leave_to: None,
+            gives_way: false,
             unless_used: false,
             unusable: None,
         };
