@@ -173,7 +173,7 @@ fn what_another_cluster_or_a_newer_program_has_written_is_left_as_it_is() {
 
     // Both copies of the first page: behind 8 bytes of magic their checksum, and the version.
     for page in before.chunks_exact_mut(8).take(2) {
-        page[0].0[12] = 2;
+        page[0].0[12] += 1;
         let sum = side_crc(&Sector::bytes(page)[12..]);
         page[0].0[8..12].copy_from_slice(&sum.to_le_bytes());
     }

@@ -23,8 +23,8 @@ use crate::log::SECTOR;
 
 /// Bytes of a page: a superblock has one, and so has the metadata of a replica.
 pub const PAGE: usize = 4096;
-/// The version of superblocks and chunk tables that this program writes. There is no other yet.
-pub const DEVICE_VERSION: u16 = 1;
+/// The version of superblocks and chunk tables that this program writes. In version 1 a chunk's entry had no key.
+pub const DEVICE_VERSION: u16 = 2;
 /// The most blocks of an extent: a slot has room for the checksums of so many.
 pub const MOST_EXTENT_BLOCKS: u32 = 64;
 /// The most bytes of a device: far from overflowing an address.
@@ -137,7 +137,7 @@ impl Begin {
     }
 
     pub(crate) fn check(&self, ours: u16) -> Result<(), FieldError> {
-        require(self.version == ours, "the version", self.version, "must be 1")
+        require(self.version == ours, "the version", self.version, "must be the one that this program writes")
     }
 }
 

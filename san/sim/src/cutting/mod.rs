@@ -191,7 +191,7 @@ fn cut(played: &Played, rng: &mut Rng, depth: u32, cuts: &mut Cuts) -> Result<()
     match power {
         0 => {}
         1 => disk.lose(|| true),
-        _ => disk.lose(|| rng.chance(2)),
+        _ => disk.power_loss(rng),
     }
     let (store, found, mut disk) = find(disk)?;
     let kept = played.truth.matching(&found, &store, &disk)?;

@@ -219,16 +219,26 @@ impl SimDisk {
         }
     }
 
-    /// Of what is not synced each sector is lost or not.
+    /// Of what is not synced each sector is lost or not; or, of two devices, one loses all and the other nothing.
     pub fn power_loss(&mut self, rng: &mut Rng) {
-        self.lose(|| rng.chance(2));
+        match rng.below(4) {
+            0 if self.is_two() => self.lose_of(|area| area == Area::Log),
+            1 if self.is_two() => self.lose_of(|area| area == Area::Capacity),
+            _ => self.lose(|| rng.chance(2)),
+        }
     }
 
     /// Of what is not synced each sector is lost for which this returns true.
     pub fn lose(&mut self, mut is_lost: impl FnMut() -> bool) {
-        for device in [Some(&mut self.log), self.capacity.as_mut()].into_iter().flatten() {
+        self.lose_of(|_| is_lost());
+    }
+
+    /// The same, by the device that the sector is on.
+    fn lose_of(&mut self, mut is_lost: impl FnMut(Area) -> bool) {
+        let capacity = self.capacity.as_mut().map(|device| (Area::Capacity, device));
+        for (area, device) in [Some((Area::Log, &mut self.log)), capacity].into_iter().flatten() {
             for (at, (before, _)) in std::mem::take(&mut device.unsynced) {
-                if is_lost() {
+                if is_lost(area) {
                     device.sectors[at] = before;
                     device.corrupt.remove(&at);
                 }

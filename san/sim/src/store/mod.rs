@@ -12,6 +12,7 @@
 
 mod blocks;
 mod corruption;
+mod devices;
 mod disk;
 #[cfg(test)]
 mod tests;
@@ -70,13 +71,15 @@ pub struct Store {
     was_full: bool,
     /// A process has opened it: the one that made it was the first.
     was_opened: bool,
+    /// Of two devices, the one that is much slower.
+    slow: Option<Area>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
-    /// The next write or sync fails.
-    FailsNext,
+    /// The next write or sync fails; of this device, if one is named.
+    FailsNext(Option<Area>),
     /// A start has found that something is lost: it does nothing until it is salvaged or emptied.
     Damaged,
     /// A write or a sync has failed. The process may not have received the failure yet.
@@ -214,6 +217,7 @@ impl Store {
             was_corrupted: false,
             was_full: false,
             was_opened: false,
+            slow: None,
         };
         store.fall_asleep();
         store
@@ -232,7 +236,7 @@ impl Store {
         assert!(self.process.is_none(), "a process has it open");
         let (store, mut found) = opened(&mut self.disk, self.replica);
         self.health = match self.health {
-            Health::FailsNext | Health::Dead => {
+            Health::FailsNext(_) | Health::Dead => {
                 found.damaged = true;
                 Health::Dead
             }
@@ -296,9 +300,12 @@ impl Store {
         let mut done = false;
         if !process.submitted.is_empty() {
             // A device with deep queues does any of them next.
-            let next = rng.index(process.submitted.len());
+            let next = devices::next(&process.submitted, self.slow, rng);
             let (token, request, moment) = process.submitted.swap_remove(next);
-            let fails = self.health == Health::FailsNext && !matches!(request, IoRequest::Read(_));
+            let fails = match (self.health, devices::written(&request)) {
+                (Health::FailsNext(device), Some(area)) => device.is_none_or(|device| device == area),
+                _ => false,
+            };
             let answer = if fails { SimDisk::refuse(request) } else { self.disk.carry_out(request, moment) };
             process.store.done(token, answer, &mut actions);
             if fails {
@@ -395,13 +402,6 @@ impl Store {
     /// Whether its device has ever been full.
     pub fn was_full(&self) -> bool {
         self.was_full
-    }
-
-    /// The next write or sync fails. That is final (rule R6).
-    pub fn fail_next(&mut self) {
-        if self.health == Health::Well {
-            self.health = Health::FailsNext;
-        }
     }
 
     /// The device is well again, which a start of the process finds.

@@ -103,7 +103,8 @@ impl World {
                 self.bend_link(node, other);
             }
             21 if self.settings.disks => self.log_is_corrupted(node),
-            22..=23 if self.settings.disks => self.device_hangs(node),
+            22..=23 if self.settings.disks && self.rng.chance(2) => self.device_hangs(node),
+            22..=23 if self.settings.disks => self.device_slows_down(node),
             25 if self.settings.disks => self.devices_are_copied(node),
             26..=27 if self.settings.disks => self.device_goes_back(node),
             24 if self.settings.crashes => {
@@ -226,9 +227,11 @@ impl World {
         let Some(replica) = self.spare(node, |other| !other.is_dead() && !other.has_corrupt_log()) else {
             return;
         };
-        self.trace_event(|| format!("the device of {replica} fails"));
-        self.coverage.count("disk", "fails");
-        self.nodes[node].stores.get_mut(&replica).expect("it is there").fail_next();
+        let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
+        let which = store.fail_one_next(&mut self.rng);
+        let which = which.map_or("device".into(), |area| format!("{area:?} device").to_lowercase());
+        self.trace_event(|| format!("the {which} of {replica} fails"));
+        self.coverage.count("disk", &format!("{which} fails"));
     }
 
     /// A block is corrupted, if the group has another member.
@@ -266,6 +269,20 @@ impl World {
                 self.kill(node, power);
                 self.restart_later(node);
             }
+        }
+    }
+
+    /// Of two devices of a replica, one is much slower than the other from now on.
+    fn device_slows_down(&mut self, node: usize) {
+        let replicas: Vec<ReplicaId> = self.nodes[node].stores.keys().copied().collect();
+        if replicas.is_empty() {
+            return;
+        }
+        let replica = replicas[self.rng.index(replicas.len())];
+        let slow = self.nodes[node].stores.get_mut(&replica).expect("it is there").slow_down(&mut self.rng);
+        if let Some(area) = slow {
+            self.trace_event(|| format!("the {area:?} device of {replica} is slow"));
+            self.coverage.count("disk", &format!("{area:?} device is slow").to_lowercase());
         }
     }
 
