@@ -91,6 +91,9 @@ fn a_limit_is_changed_while_a_volume_is_used_and_holds_at_each_of_its_owners() {
         let (code, said) = cluster.try_loadline(&[&["volume", "limit", "disk"], words].concat());
         assert!(code == 2 && said.contains(says), "{words:?}: {code}: {said}");
     }
+    // Its copies have their logs beside their data.
+    let (code, said) = cluster.try_loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
+    assert!(code == 2 && said.contains("a read cache is of no use"), "{code}: {said}");
     let stop = Arc::new(AtomicBool::new(false));
     let writers = Writers::start(&cluster.addresses(), "disk", 8, stop.clone());
     writers.wait_for(1000);

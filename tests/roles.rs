@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nodes::Cluster;
-use nodes::client::Writers;
+use nodes::client::{Nbd, Writers};
 use serde_json::Value;
 
 const HEALTHY: Duration = Duration::from_secs(30);
@@ -204,4 +204,88 @@ fn a_log_device_that_fails_is_replaced_although_its_capacity_device_has_no_room_
     writers.wait_for(100);
     stop.store(true, Ordering::Relaxed);
     writers.join().check(&cluster.addresses(), "disk");
+}
+
+/// A figure of the read cache of the copy of a volume at a node.
+fn cache_figure(cluster: &Cluster, node: u8, name: &str, volume: &str) -> u64 {
+    let metrics = cluster.http(node, "/metrics");
+    let begins = format!("loadline_cache_{name}{{volume=\"{volume}\"");
+    let line = metrics.lines().find(|line| line.starts_with(&begins));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    value.unwrap_or_else(|| panic!("{begins} is among {metrics}")) as u64
+}
+
+fn wait_for_cache(cluster: &Cluster, volume: &str, is: impl Fn(u64) -> bool) {
+    let begun = Instant::now();
+    while !is(cache_figure(cluster, 1, "bytes", volume)) {
+        assert!(begun.elapsed() < HEALTHY, "the cache has {}", cache_figure(cluster, 1, "bytes", volume));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_read_cache_has_what_is_read_again_and_is_given_back() {
+    let mut cluster = Cluster::start_bare(1, "");
+    add(&cluster, 1, "logs", "128MiB", "log");
+    add(&cluster, 1, "capacity", "1GiB", "capacity");
+    for name in ["disk", "other"] {
+        let (code, said) = create(&cluster, name, &["--copies", "1", "--attach"]);
+        assert_eq!(code, 0, "{said}");
+    }
+    for (size, says) in [
+        (&["--size", "1MiB"][..], "at least 4MiB"),
+        (&["--size", "0"], "--none"),
+        (&["--size", "100MiB"], "no room for the read cache"),
+        (&["--size", "8MiB", "--none"], "cannot be used with"),
+        (&[], "required"),
+    ] {
+        let (code, said) = cluster.try_loadline(&[&["volume", "cache", "disk"][..], size].concat());
+        assert!(code == 2 && said.contains(says), "{size:?}: {code}: {said}");
+    }
+    let free = |cluster: &Cluster| devices(cluster)[0]["taken"].as_u64().unwrap();
+    let before = free(&cluster);
+    cluster.loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
+    assert!(cluster.loadline(&["volume", "show", "disk"]).contains("cache     16MiB of each copy"));
+    wait_for_cache(&cluster, "disk", |bytes| bytes >= 16 << 20);
+    // Its room is promised to nobody else.
+    let (code, said) = cluster.try_loadline(&["volume", "cache", "other", "--size", "24MiB"]);
+    assert!(code == 2 && said.contains("no room for the read cache"), "{code}: {said}");
+
+    let mut client = Nbd::connect(cluster.address(1), "disk").unwrap();
+    let blocks = || 0..200u64;
+    blocks().for_each(|block| client.write(block, block as u8 + 1).unwrap());
+    // An idle node destages: from then on reads come from the capacity device.
+    let begun = Instant::now();
+    while cache_figure(&cluster, 1, "misses_total", "disk") == 0 {
+        assert!(begun.elapsed() < HEALTHY, "the log is destaged");
+        assert_eq!(client.read(0).unwrap(), 1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let begun = Instant::now();
+    while cache_figure(&cluster, 1, "hits_total", "disk") < 400 {
+        assert!(begun.elapsed() < HEALTHY, "{}", cluster.http(1, "/metrics"));
+        blocks().for_each(|block| assert_eq!(client.read(block).unwrap(), block as u8 + 1));
+    }
+    // What is written is newer than what the cache has, also when it is destaged.
+    for round in 2..5 {
+        blocks().for_each(|block| client.write(block, block as u8 + round).unwrap());
+        for _ in 0..3 {
+            blocks().for_each(|block| assert_eq!(client.read(block).unwrap(), block as u8 + round));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    // It is lost without harm, and comes back empty.
+    cluster.kill(1);
+    cluster.start_node(1);
+    let mut client = Nbd::connect(cluster.address(1), "disk").unwrap();
+    wait_for_cache(&cluster, "disk", |bytes| bytes >= 16 << 20);
+    for _ in 0..3 {
+        blocks().for_each(|block| assert_eq!(client.read(block).unwrap(), block as u8 + 4));
+    }
+    cluster.loadline(&["volume", "cache", "disk", "--none"]);
+    wait_for_cache(&cluster, "disk", |bytes| bytes == 0);
+    blocks().for_each(|block| assert_eq!(client.read(block).unwrap(), block as u8 + 4));
+    assert_eq!(free(&cluster), before);
+    cluster.loadline(&["volume", "cache", "other", "--size", "24MiB"]);
+    wait_for_cache(&cluster, "other", |bytes| bytes >= 24 << 20);
 }

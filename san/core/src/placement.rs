@@ -63,6 +63,8 @@ pub struct Need {
     pub data: u64,
     /// On the device with its log. On a device that has both, the two add up.
     pub log: u64,
+    /// On a log device, beside the log: its read cache. There is none on a device that has both.
+    pub cache: u64,
 }
 
 impl Need {
@@ -194,7 +196,7 @@ impl Lack {
     fn of(self, need: Need, group: usize, copy: usize) -> NoPlace {
         match self {
             Lack::Data(free) => NoPlace::Room { group, copy, blocks: need.both(), free },
-            Lack::Log(free) => NoPlace::Log { group, copy, blocks: need.log, free },
+            Lack::Log(free) => NoPlace::Log { group, copy, blocks: need.log + need.cache, free },
         }
     }
 }
@@ -229,7 +231,7 @@ impl Room {
                 continue;
             }
             let log = match device.role {
-                Role::Capacity => self.best_log(device.node, need.log),
+                Role::Capacity => self.best_log(device.node, need.log + need.cache),
                 Role::Both | Role::Log => Ok(index),
             };
             match log {
@@ -261,7 +263,7 @@ impl Room {
 
     fn take(&mut self, (device, log): (usize, usize), need: Need) -> Domain {
         self.devices[device].promised += need.data;
-        self.devices[log].promised += need.log;
+        self.devices[log].promised += need.log + if device == log { 0 } else { need.cache };
         for id in BTreeSet::from([self.devices[device].id, self.devices[log].id]) {
             *self.of_volume.entry(id).or_insert(0) += 1;
         }
@@ -294,7 +296,7 @@ mod tests {
 
     /// One that takes so much of a device with both.
     fn need(blocks: u64) -> Need {
-        Need { data: blocks, log: 0 }
+        Need { data: blocks, log: 0, cache: 0 }
     }
 
     fn both(id: u32) -> Place {
@@ -358,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_log_is_on_a_log_device_of_the_node_and_extents_on_its_capacity_devices() {
-        let need = Need { data: 10, log: 3 };
+        let need = Need { data: 10, log: 2, cache: 1 };
         let placed = place(&hybrid(12, 100), &[need; 4], 2, Some(NodeId(0))).unwrap();
         for copies in &placed {
             assert_eq!(copies[0].log, DeviceId(0), "{placed:?}");
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_full_log_device_is_named_as_what_is_missing() {
-        let need = Need { data: 10, log: 3 };
+        let need = Need { data: 10, log: 2, cache: 1 };
         let mut devices = hybrid(12, 100);
         devices.truncate(3);
         let full = place(&devices, &[need; 5], 1, None).unwrap_err();
@@ -390,7 +392,7 @@ mod tests {
     fn logs_are_spread_over_the_log_devices_of_a_node() {
         let mut devices = hybrid(100, 100);
         devices[2].role = Role::Log;
-        let placed = place(&devices[..3], &[Need { data: 1, log: 3 }; 6], 1, None).unwrap();
+        let placed = place(&devices[..3], &[Need { data: 1, log: 3, cache: 0 }; 6], 1, None).unwrap();
         let on_first = placed.iter().filter(|copies| copies[0].log.0 == 0).count();
         assert_eq!(on_first, 3, "{placed:?}");
     }
@@ -399,11 +401,11 @@ mod tests {
         #[test]
         fn no_domain_has_two_copies_and_no_device_is_overfull(
             sizes in prop::collection::vec((0..6u32, 1..200u64, 0..100u64, any::<bool>(), 0..3u8), 1..12),
-            groups in prop::collection::vec((1..60u64, 0..10u64), 1..12),
+            groups in prop::collection::vec((1..60u64, 0..10u64, 0..5u64), 1..12),
             copies in 1..=MOST_COPIES,
             at in prop::option::of((0..6u32).prop_map(NodeId)),
         ) {
-            let groups: Vec<Need> = groups.into_iter().map(|(data, log)| Need { data, log }).collect();
+            let groups: Vec<Need> = groups.into_iter().map(|(data, log, cache)| Need { data, log, cache }).collect();
             let devices: Vec<Device> = (0..)
                 .zip(sizes)
                 .map(|(id, (node, capacity, promised, accepts, role))| Device {
@@ -429,7 +431,8 @@ mod tests {
                     let fit = [(Role::Both, Role::Both, true), (Role::Capacity, Role::Log, false)];
                     prop_assert!(fit.contains(&roles), "{:?}", roles);
                     *promised.get_mut(&place.device).unwrap() += need.data;
-                    *promised.get_mut(&place.log).unwrap() += need.log;
+                    let cache = if place.device == place.log { 0 } else { need.cache };
+                    *promised.get_mut(&place.log).unwrap() += need.log + cache;
                 }
             }
             for device in &devices {

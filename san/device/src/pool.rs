@@ -450,6 +450,10 @@ impl Data for Blocks {
         self.sums()[index as usize].get()
     }
 
+    fn is_here(&self) -> bool {
+        !self.are_elsewhere()
+    }
+
     fn take_checksum(&mut self, index: u32, of: Address) -> u32 {
         if self.are_elsewhere() {
             // It was taken of what was read, where it lay.

@@ -18,6 +18,7 @@
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
 //! | `POST /v1/volumes/{name}/tls` | [`RequireTls`] |
+//! | `POST /v1/volumes/{name}/cache` | [`CacheVolume`] |
 //! | `POST /v1/volumes/{name}/limit` | [`LimitVolume`] |
 //! | `POST /v1/volumes/{name}/trace` | [`TraceRequests`] → [`TraceView`](crate::node::manage::TraceView) |
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
@@ -63,8 +64,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, ManageError, Move, Recover,
-    RequireTls, Resize, TestFault, TraceRequests,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, ManageError, Move,
+    Recover, RequireTls, Resize, TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -205,6 +206,14 @@ fn router(node: Node) -> Router {
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(tls): Said<RequireTls>| {
                 node.require_tls(&name, tls).await.map(Json)
             }),
+        )
+        .route(
+            "/v1/volumes/{name}/cache",
+            post(
+                async |State(node): State<Node>, Path(name): Path<String>, Said(cache): Said<CacheVolume>| {
+                    node.cache_volume(&name, cache).await.map(Json)
+                },
+            ),
         )
         .route(
             "/v1/volumes/{name}/limit",

@@ -196,7 +196,7 @@ impl Node {
         );
         type Gauge =
             (&'static str, &'static str, &'static str, fn(&crate::event_loop::command::ReplicaState) -> f64);
-        let gauges: [Gauge; 8] = [
+        let gauges: [Gauge; 12] = [
             ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
             ("loadline_log_used_bytes", "gauge", "Part of the log that is not destaged.", |of| {
                 of.log_used as f64
@@ -214,6 +214,21 @@ impl Node {
                 "Blocks that did not match their checksums.",
                 |of| of.corrupt as f64,
             ),
+            ("loadline_cache_bytes", "gauge", "Room in the read cache of a replica.", |of| {
+                (of.cache.blocks * BLOCK) as f64
+            }),
+            ("loadline_cache_hits_total", "counter", "Blocks that were read from the read cache.", |of| {
+                of.cache.hits as f64
+            }),
+            (
+                "loadline_cache_misses_total",
+                "counter",
+                "Blocks that were read from the capacity device, beside a read cache.",
+                |of| of.cache.misses as f64,
+            ),
+            ("loadline_cache_taken_total", "counter", "Blocks that were written to the read cache.", |of| {
+                of.cache.taken as f64
+            }),
         ];
         for (name, kind, help, value) in gauges {
             page.metric(name, kind, help);

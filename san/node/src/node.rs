@@ -50,6 +50,7 @@ mod news;
 mod probe;
 mod pulse;
 pub(crate) mod reach;
+mod read_caches;
 mod reading;
 mod reconcile;
 pub(crate) mod refusals;
@@ -88,6 +89,7 @@ use crate::config::url::StoreUrl;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
+use crate::node::read_caches::Lent;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
 use clocks::ClockRefusals;
@@ -134,6 +136,8 @@ pub(crate) struct NodeState {
     made: BTreeSet<u64>,
     /// Extents of its volume that each open replica was opened with, or resized to.
     sizes: BTreeMap<u64, u64>,
+    /// What was lent to read caches of replicas.
+    caches: BTreeMap<u64, Lent>,
     /// Pairs of devices, of data and of logs, with whose replicas something is being done.
     busy: BTreeSet<(u32, u32)>,
     /// Replicas that could not be opened, when, why, and the device whose failure is the reason, if one has failed.
@@ -192,7 +196,7 @@ impl NodeState {
     /// Bytes of a device that replicas have taken. Not known while the device is not open, or another thread changes it.
     pub(crate) fn taken_of(&self, device: u32) -> Option<u64> {
         let space = self.devices.get(&device)?.space.try_lock().ok()?;
-        let taken = space.uses().iter().flatten().count() as u64;
+        let taken = (space.uses().iter().flatten().count() + space.lent()) as u64;
         Some(taken * space.superblock().chunk_bytes)
     }
 
@@ -475,6 +479,7 @@ impl Node {
                     self.state().opened.insert(replica.0, unusable);
                     self.reconcile_soon();
                 }
+                LoopEvent::CacheGivenBack(replica) => self.cache_given_back(replica.0),
                 LoopEvent::Closed(replica) => {
                     if let Some(waits) = self.state().closing.remove(&replica.0) {
                         let _ = waits.send(());

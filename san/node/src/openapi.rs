@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
 use crate::node::manage::{
-    AddDevice, CreateVolume, CreateVolumes, Drain, LimitVolume, LocalView, MadeVolume, Move, Recover,
-    RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView, Use,
-    VolumeView,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, LimitVolume, LocalView, MadeVolume, Move,
+    Recover, RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView,
+    Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -21,7 +21,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 26] = [
+const ROUTES: [Route; 27] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     (
@@ -86,6 +86,7 @@ const ROUTES: [Route; 26] = [
         Some(of::<RequireTls>),
         of::<()>,
     ),
+    ("post", "/v1/volumes/{name}/cache", "Give its copies a read cache", Some(of::<CacheVolume>), of::<()>),
     (
         "post",
         "/v1/volumes/{name}/limit",

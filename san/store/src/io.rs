@@ -63,6 +63,11 @@ pub trait Data: Clone {
     /// The checksum of the block of this index, taken when the data came to be (`loadline_san_protocol::log::block_crc`).
     fn checksum(&self, index: u32, of: Address) -> u32;
 
+    /// Whether its bytes are here, so that they can be written elsewhere. They are not if they were read to where a client wants them.
+    fn is_here(&self) -> bool {
+        true
+    }
+
     /// Takes the checksum of this block anew and keeps it. Only called on what a device has just read: nothing else refers
     /// to it yet.
     fn take_checksum(&mut self, index: u32, of: Address) -> u32;

@@ -10,12 +10,14 @@
 //! | [`io`] | the I/Os of a store on its devices, and their results |
 //! | `log`, `index` | the log in memory, and which blocks it holds |
 //! | `map` | what blocks hold, without reading them |
+//! | [`cache`] | which blocks the read cache has |
 //! | `held` | data of records, in memory until it is destaged |
 //! | `extents` | consecutive blocks, and what is kept of each |
 //! | `replica_meta` | the metadata of a replica |
 //!
 //! The rules are in `docs/explanation/san-rules.md`, *On the device*; the formats in `docs/reference/protocol.md`.
 
+pub mod cache;
 pub mod check;
 mod extents;
 mod held;

@@ -17,6 +17,7 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::{ClusterId, FieldError};
 use thiserror::Error;
 
+use crate::cache::Region;
 use crate::io::{Area, Disk, IoFault, Sector, read_what_can_be};
 
 /// Why a device cannot be used.
@@ -87,6 +88,8 @@ pub struct Space {
     uses: Vec<Option<ChunkUse>>,
     /// Set aside while what it held is being given back, or before its entry is written.
     free: u32,
+    /// Chunks that read caches have. Nothing on the device says so, since a cache does not outlive the process.
+    lent: BTreeSet<u32>,
 }
 
 impl Space {
@@ -112,7 +115,7 @@ impl Space {
         disk.write(area, 0, &page)?;
         disk.write(area, PAGE as u64, &page)?;
         let uses = vec![None; superblock.chunks as usize];
-        Ok(Space { superblock, uses, free: superblock.chunks })
+        Ok(Space { superblock, uses, free: superblock.chunks, lent: BTreeSet::new() })
     }
 
     /// Reads what a device of this cluster begins with; of any, if none is named. What one of its two copies has lost is mended from the other.
@@ -144,7 +147,7 @@ impl Space {
         if is < was {
             return Err(SpaceError::Shrunk { is, was });
         }
-        let mut space = Space { superblock, uses: Vec::new(), free: 0 };
+        let mut space = Space { superblock, uses: Vec::new(), free: 0, lent: BTreeSet::new() };
         space.load_table(disk, area)?;
         Ok(space)
     }
@@ -279,7 +282,8 @@ impl Space {
         let of = u32::try_from(bytes.div_ceil(chunk_bytes)).unwrap_or(u32::MAX).max(1);
         let is_free = |first: &usize| {
             let run = self.uses.get(*first..first.saturating_add(of as usize));
-            run.is_some_and(|run| run.iter().all(Option::is_none))
+            let is_lent = self.lent.range(*first as u32..(*first as u32).saturating_add(of)).next().is_some();
+            !is_lent && run.is_some_and(|run| run.iter().all(Option::is_none))
         };
         let Some(first) = (0..self.uses.len()).find(is_free) else {
             return Err(SpaceError::NoRoom { needed: of, chunk_bytes, free: self.free });
@@ -298,10 +302,43 @@ impl Space {
         if self.free == 0 {
             return None;
         }
-        let chunk = self.uses.iter().rposition(Option::is_none)?;
+        let chunk = self.last_free()?;
         self.uses[chunk] = Some(Space::capacity(replica, key));
         self.free -= 1;
         Some(chunk as u32)
+    }
+
+    /// Takes so many chunks for a read cache, until they are given back or the process ends. `None` if there are not so many.
+    pub fn lend(&mut self, chunks: u32) -> Option<Region> {
+        if self.free < chunks {
+            return None;
+        }
+        let mut starts = Vec::with_capacity(chunks as usize);
+        for _ in 0..chunks {
+            let chunk = self.last_free().expect("as many are free") as u32;
+            self.lent.insert(chunk);
+            starts.push(self.superblock.chunk_at(chunk));
+        }
+        self.free -= chunks;
+        Some(Region { starts, chunk_bytes: self.superblock.chunk_bytes })
+    }
+
+    /// A read cache does not write there any more.
+    pub fn give_back(&mut self, region: &Region) {
+        let first = self.superblock.chunk_at(0);
+        for start in &region.starts {
+            let chunk = ((start - first) / self.superblock.chunk_bytes) as u32;
+            self.free += u32::from(self.lent.remove(&chunk));
+        }
+    }
+
+    /// Chunks that read caches have.
+    pub fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    fn last_free(&self) -> Option<usize> {
+        (0..self.uses.len()).rev().find(|at| self.uses[*at].is_none() && !self.lent.contains(&(*at as u32)))
     }
 
     fn capacity(replica: ReplicaId, key: u64) -> ChunkUse {

@@ -11,6 +11,7 @@
 //! that wait go together in one write. Reads overtake them. Destaging continues meanwhile.
 
 pub(crate) mod append;
+mod cached;
 mod destage;
 mod discard;
 mod growth;
@@ -30,6 +31,7 @@ use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::{Command, Completion};
 use loadline_san_protocol::state::{MOST_TRUNCATIONS, Truncation};
 
+use crate::cache::Cache;
 use crate::extents::Extents;
 use crate::held::Held;
 use crate::index::Index;
@@ -105,6 +107,8 @@ pub(crate) enum Purpose {
     Spread(u32),
     Destage,
     Growth,
+    /// A block that the read cache takes, for this place of it.
+    Cache(u32),
     /// A part of a scrub: the slots from this place on.
     Slots(u32),
     Mend,
@@ -154,6 +158,7 @@ pub struct Store<D> {
     pub(crate) destage: Destage,
     pub(crate) growth: Growth,
     pub(crate) scrub: Scrub,
+    pub(crate) cache: Cache,
     /// Bytes that writers may append yet, while the log is full: what destaging has done lately.
     pub(crate) credit: i64,
     /// A later durable record states that the records up to this number are durable.
@@ -239,6 +244,7 @@ impl<D: Data> Store<D> {
             destage: Destage::default(),
             growth: Growth::default(),
             scrub: Scrub::default(),
+            cache: Cache::default(),
             credit: 0,
             covered: 0,
             recorded: known.commit_point,
@@ -319,6 +325,11 @@ impl<D: Data> Store<D> {
                 // Those of the page bring vectors of their own.
                 if purpose != Purpose::Meta {
                     self.memory.wrote(writing);
+                }
+                // What the cache does not get, nobody misses.
+                if let Purpose::Cache(place) = purpose {
+                    self.cache.wrote(place, result.is_ok());
+                    return;
                 }
                 if self.succeeded(result) {
                     self.wrote(purpose, out);

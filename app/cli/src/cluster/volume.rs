@@ -1,5 +1,6 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
+mod cache;
 mod create;
 mod limit;
 mod many;
@@ -99,6 +100,24 @@ enum Command {
         name: String,
         /// Whether TLS is required.
         tls: TlsPolicy,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Give the copies of one or several volumes a read cache on their log devices, of another size, or none. Only a copy whose data is on a
+    /// capacity device has a cache: it keeps blocks there that are read again and again. What is read once, as by a backup, does not displace
+    /// them. A cache is empty after its node has started, and its failure costs no data that a copy has.
+    #[command(after_help = "Examples:\n  loadline volume cache vm-7 --size 20GiB\n  \
+        loadline volume cache 'db-{001..100}' --size 2GiB\n  loadline volume cache vm-7 --none")]
+    Cache {
+        /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// The size of the cache of each copy; of a striped volume, of each copy of each of its groups.
+        #[arg(long, required_unless_present = "none")]
+        size: Option<ByteSize>,
+        /// Remove the cache.
+        #[arg(long, conflicts_with = "size")]
+        none: bool,
         #[command(flatten)]
         api: Api,
     },
@@ -237,6 +256,7 @@ pub(crate) fn run(args: Args) -> Exit {
                 .map(|(): ()| api.done(&format!("clients of volume {name} {what}")))
         }
         Command::Limit { names, limit, api } => limit::run(&names, &limit, &api),
+        Command::Cache { names, size, none: _, api } => cache::run(&names, size, &api),
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),
         Command::Resize { names, size, api } => resize(&names, size, &api),
         Command::Recover { name, from, force, api } => {
@@ -337,6 +357,9 @@ fn show(volume: &VolumeView) -> Exit {
     print_line!("stripes   {}", volume.stripes);
     if volume.requires_tls {
         print_line!("tls       required");
+    }
+    if volume.cache_bytes > 0 {
+        print_line!("cache     {} of each copy with a log device", ByteSize(volume.cache_bytes));
     }
     if let Some(limit) = &volume.limit {
         print_line!("limit     {}", limit::words(limit));

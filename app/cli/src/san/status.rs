@@ -223,6 +223,7 @@ mod tests {
             stripes: 1,
             lease_ms: 600,
             requires_tls: false,
+            cache_bytes: 0,
             limit: None,
             health: Some(Health::Unknown),
             in_sync: 2,

@@ -206,6 +206,9 @@ pub struct Volume {
     pub lease_ms: u64,
     /// Bytes of the log of each replica.
     pub log_bytes: u64,
+    /// Bytes of the read cache of each replica whose extents are on a capacity device.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_bytes: u64,
     /// Where it is, or was last, attached; nowhere: no node serves it.
     pub attached: Option<u32>,
     /// Clients over the network are let in only by TLS, with a certificate.
@@ -216,6 +219,10 @@ pub struct Volume {
     pub limit: Option<Limit>,
     /// What is being done with it.
     pub state: VolumeState,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// How much the clients of a volume may do a second, all together.

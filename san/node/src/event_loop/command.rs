@@ -13,6 +13,7 @@ use loadline_san_core::volume::{self, CommandError, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
+use loadline_san_store::cache::{CacheCounts, Region};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
 use loadline_san_transport::channel::Channel;
@@ -180,6 +181,8 @@ pub enum LoopCommand {
     Drop(NodeId),
     /// There are no faults on purpose any more.
     NoFaults,
+    /// The read cache of a replica is to be here; nowhere if it has no chunks. → [`LoopEvent::CacheGivenBack`], for where it was
+    Cache(ReplicaId, Region),
     /// Scrub all of these replicas, as fast as their devices permit.
     Scrub(Vec<ReplicaId>),
     /// The clients of a volume may do so much a second.
@@ -199,6 +202,8 @@ pub enum LoopEvent {
     Opened(ReplicaId, Result<(), NotOpened>),
     /// A replica that is open cannot be used, or can be again: why.
     Unusable(ReplicaId, Option<Unusable>),
+    /// The read cache of a replica is not where it was any more.
+    CacheGivenBack(ReplicaId),
     /// A replica was given up, and its device is not used for it any more.
     Closed(ReplicaId),
     /// Read the record of a volume. The epoch that is known now is to be given back with the answer.
@@ -323,4 +328,6 @@ pub struct ReplicaState {
     pub corrupt: u64,
     /// Slots that were written again.
     pub repaired: u64,
+    /// What its read cache has done.
+    pub cache: CacheCounts,
 }

@@ -106,6 +106,11 @@ impl EventLoop {
                 self.peers.drop_none();
                 self.replicas.no_faults();
             }
+            LoopCommand::Cache(id, region) => match self.replicas.change_cache(id, region) {
+                true => self.report_cache(id),
+                // It is not open, so nothing is written there.
+                false => (self.report)(LoopEvent::CacheGivenBack(id)),
+            },
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
             LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),

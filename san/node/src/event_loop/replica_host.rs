@@ -260,6 +260,7 @@ impl ReplicaHost {
             // They include what the scrub found.
             corrupt: self.store.corrupt(),
             repaired: scrubbed.slots,
+            cache: self.store.cache_counts(),
         }
     }
 

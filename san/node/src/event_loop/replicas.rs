@@ -15,6 +15,7 @@ use loadline_san_core::store::Completion;
 use loadline_san_device::direct::Direct;
 use loadline_san_device::pool::{Blocks, Pool};
 use loadline_san_device::uring::Uring;
+use loadline_san_store::cache::Region;
 use loadline_san_store::io::{Done, Token};
 use loadline_san_store::open::open;
 use loadline_san_store::store::Settings;
@@ -303,6 +304,18 @@ impl Replicas {
     /// No device has a fault on purpose any more. What was held back by one still comes.
     pub(super) fn no_faults(&mut self) {
         self.hosts.values_mut().for_each(ReplicaHost::have_no_fault);
+    }
+
+    /// The read cache of a replica is to be here. Returns whether the replica is open.
+    pub(super) fn change_cache(&mut self, id: ReplicaId, region: Region) -> bool {
+        let host = self.hosts.get_mut(&id);
+        host.map(|host| host.store.change_cache(region)).is_some()
+    }
+
+    /// Whether the cache of a replica was somewhere, and is not there any more. Once.
+    pub(super) fn has_given_back_cache(&mut self, id: ReplicaId) -> bool {
+        let before = self.hosts.get_mut(&id).and_then(|host| host.store.cache_given_back());
+        before.is_some_and(|before| !before.starts.is_empty())
     }
 
     /// When what devices have done, and is held back, is to be known next.

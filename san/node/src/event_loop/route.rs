@@ -100,6 +100,7 @@ impl EventLoop {
         }
         self.replicas.give_back(completions);
         self.report_unusable(id);
+        self.report_cache(id);
         if more {
             self.replicas.list(id);
         }
@@ -109,6 +110,13 @@ impl EventLoop {
     pub(super) fn report_unusable(&mut self, id: ReplicaId) {
         if let Some(unusable) = self.replicas.unusable(id) {
             (self.report)(LoopEvent::Unusable(id, unusable));
+        }
+    }
+
+    /// Reports that the read cache of a replica is not where it was any more, once.
+    pub(super) fn report_cache(&mut self, id: ReplicaId) {
+        if self.replicas.has_given_back_cache(id) {
+            (self.report)(LoopEvent::CacheGivenBack(id));
         }
     }
 

@@ -61,24 +61,29 @@ pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
 /// Blocks that devices have promised to replicas, and to those that plans name and later commits make, by the device.
 fn promised(catalog: &Catalog) -> BTreeMap<u32, u64> {
     let mut promised = BTreeMap::new();
-    let mut promise = |(device, log_device): (u32, u32), blocks: u64, log_bytes: u64| {
-        for (id, is_log) in [(device, false), (log_device, true)] {
-            let Some((device, _)) = catalog.devices.get(&id) else { continue };
-            *promised.entry(id).or_default() += match is_log {
-                true => room::log(log_bytes, device.bytes),
-                false => room::data(blocks, device.bytes),
-            };
+    let mut promise = |(data, log): (u32, u32), blocks: u64, log_bytes: u64, cache_bytes: u64| {
+        let bytes = |id: u32| catalog.devices.get(&id).map(|(device, _)| device.bytes);
+        if let Some(device) = bytes(data) {
+            *promised.entry(data).or_default() += room::data(blocks, device);
+        }
+        if let Some(device) = bytes(log) {
+            let cache_bytes = if data == log { 0 } else { cache_bytes };
+            *promised.entry(log).or_default() +=
+                room::log(log_bytes, device) + room::cache(cache_bytes, device);
         }
     };
+    let cache_of = |volume: u64| catalog.volumes.get(&volume).map_or(0, |(volume, _)| volume.cache_bytes);
     for (replica, _) in catalog.replicas.values() {
-        promise((replica.device, replica.log_device), blocks_of(catalog, replica), replica.log_bytes);
+        let blocks = blocks_of(catalog, replica);
+        let devices = (replica.device, replica.log_device);
+        promise(devices, blocks, replica.log_bytes, cache_of(replica.volume));
     }
     for (id, (plan, _)) in &catalog.plans {
         let of = catalog.volumes.get(id).map(|(volume, _)| volume);
         let Some(volume) = of.filter(|volume| volume.state != VolumeState::Deleting) else { continue };
         for planned in plan.replicas.iter().filter(|planned| !catalog.replicas.contains_key(&planned.id)) {
             let blocks = blocks_in(volume, planned.group);
-            promise((planned.device, planned.log_device), blocks, volume.log_bytes);
+            promise((planned.device, planned.log_device), blocks, volume.log_bytes, volume.cache_bytes);
         }
     }
     promised

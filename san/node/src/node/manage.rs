@@ -3,6 +3,7 @@
 //! Each request writes the wanted state into the configuration, and waits until the nodes have reached it. A request that is cut
 //! short leaves the wanted state in the configuration: nodes continue from there, or another request undoes it.
 
+mod cache;
 mod change;
 mod create;
 mod devices;
@@ -39,6 +40,7 @@ use thiserror::Error;
 use super::Node;
 use crate::config::ConfigError;
 
+pub use cache::CacheVolume;
 pub use change::Resize;
 pub use create::MadeVolume;
 pub(super) use create::is_new;

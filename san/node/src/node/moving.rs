@@ -391,7 +391,7 @@ impl Node {
                 same && **id != old_id && other.state != ReplicaState::Dropping
             });
             let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
-            let need = room::need_anywhere(&catalog, blocks_of(&catalog, old), old.log_bytes);
+            let need = room::need_of(&catalog, volume, blocks_of(&catalog, old));
             if old.gives_way
                 && let Some(device) = devices.iter_mut().find(|device| device.id.0 == old.device)
             {

@@ -389,6 +389,8 @@ impl Node {
                 if state.sizes.insert(id, extents) != Some(extents) {
                     self.loop_of(replica.volume).give(LoopCommand::Resize(ReplicaId(id), extents));
                 }
+                drop(state);
+                self.follow_cache(id, replica, volume);
                 return true;
             }
             state.unopened.get(&id).is_some_and(|(when, ..)| when.elapsed() < AGAIN)
@@ -422,6 +424,7 @@ impl Node {
             state.sizes.insert(id, extents);
         }
         self.loop_of(replica.volume).give(LoopCommand::OpenReplica(Box::new(open)));
+        self.follow_cache(id, replica, volume);
         true
     }
 
@@ -450,6 +453,7 @@ impl Node {
             state.unopened.remove(&id);
             state.opened.remove(&id);
         }
+        self.give_back_cache(id);
         let (key, unless_used) = (replica.key, replica.unless_used);
         let Some(mut home) = self.state().home(replica) else {
             // Whether one that may have been used has data, is in its log.

@@ -36,7 +36,7 @@ pub(super) const LEASE: Time = 600 * MS;
 /// Blocks of a volume: it is the work for a volume that is measured, and not the work for its data.
 pub(super) const BLOCKS: u64 = 8;
 /// What a copy takes of a device: its log is not counted.
-pub(super) const NEED: Need = Need { data: BLOCKS, log: 0 };
+pub(super) const NEED: Need = Need { data: BLOCKS, log: 0, cache: 0 };
 /// Blocks that a device has room for.
 const CAPACITY: u64 = 1 << 20;
 /// A message from one node to another takes so long.

@@ -1,8 +1,10 @@
 //! Faults of a store's devices: of the one, or of one of two.
 
+use loadline_san_store::cache::Region;
 use loadline_san_store::io::{Area, IoRequest, Token};
+use loadline_san_store::space::Space;
 
-use super::{Blocks, Health, Store};
+use super::{Blocks, CLUSTER, Health, SimDisk, Store};
 use crate::rng::Rng;
 
 /// A slow device does one of so many requests before all that the other one has been asked for.
@@ -57,4 +59,10 @@ pub(super) fn next(
         return any;
     }
     (0..submitted.len()).find(|at| of(*at) != slow).unwrap_or(any)
+}
+
+/// A read cache with a few places, at the end of the log device.
+pub(super) fn cache_of(disk: &mut SimDisk) -> Region {
+    let mut space = Space::load(disk, Area::Log, Some(CLUSTER)).expect("the device is well");
+    space.lend(1).expect("the log device is as long as if it had the extents too")
 }

@@ -133,8 +133,11 @@ pub(crate) fn open_disk<D: Disk>(
 
 fn opened(disk: &mut SimDisk, replica: ReplicaId) -> (Real, DurableState) {
     let two = disk.is_two();
-    let (store, found, _) =
+    let (mut store, found, _) =
         open_disk(disk, two, replica, SETTINGS).expect("the metadata of a replica is whole");
+    if two {
+        store.change_cache(devices::cache_of(disk));
+    }
     (store, found)
 }
 

@@ -350,6 +350,7 @@ impl<D: Data> Store<D> {
                 _ => (BlockState::Nothing, 0),
             };
             if let Some(place) = place {
+                self.cache.forget(block);
                 self.extents.at_mut(place).slot.set(within, state, sum);
             }
         }

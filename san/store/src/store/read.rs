@@ -202,6 +202,9 @@ impl<D: Data> Store<D> {
         (job.reader, job.block, job.record, job.tries) = (reader, block, record, 0);
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
+        if self.cache.is_there() && record.is_none() && matches!(reader, Reader::Request(_)) {
+            self.look_in_cache(block, &mut found);
+        }
         let nothing = found.iter().all(|found| *found == BlockSource::Nothing);
         if nothing {
             found.clear();
@@ -281,6 +284,12 @@ impl<D: Data> Store<D> {
             });
             all.then_some(data)
         });
+        if self.cache.is_there() && record.is_none() && matches!(reader, Reader::Request(_)) {
+            match &whole {
+                Some(data) => self.offer_to_cache(block, &found, data, out),
+                None => (block..).take(found.len()).for_each(|block| self.cache.forget(block)),
+            }
+        }
         let mut gone = false;
         if whole.is_none() && tries < MOST_TRIES {
             // It may have been destaged, or overwritten in its place, since it was looked up.

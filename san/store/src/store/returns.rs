@@ -52,6 +52,7 @@ impl<D: Data> Store<D> {
                 self.log.free(next, |_, _| {});
                 self.held.free(next);
                 self.extents.clear();
+                self.cache.clear();
                 self.content = self.meta.state.content;
                 self.corrupt_blocks = RangeSet::default();
                 // Of one that was found damaged: a start would find the slots as bad as before.

@@ -109,7 +109,7 @@ impl GrowVolume {
         let of_groups: Vec<u64> =
             self.groups.clone().map(|index| layout.blocks_in(GroupIndex(index), blocks)).collect();
         let sizes: Vec<Need> =
-            of_groups.iter().map(|blocks| room::need_anywhere(catalog, *blocks, log)).collect();
+            of_groups.iter().map(|blocks| room::need_of(catalog, volume, *blocks)).collect();
         let copies = volume.copies as usize;
         let present = GrowthOfPresent::of(catalog, id, layout, blocks);
         let wanted = Wanted { name: &volume.name, copies, groups: &of_groups, log_bytes: log };

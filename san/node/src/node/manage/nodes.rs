@@ -197,7 +197,8 @@ impl Node {
                 let mut devices = allocation::devices(&catalog, |_| true);
                 devices.iter_mut().for_each(|device| device.accepts &= device.node.0 == into);
                 let blocks = allocation::blocks_of(&catalog, one);
-                let need = room::need_anywhere(&catalog, blocks, one.log_bytes);
+                let Some((volume, _)) = catalog.volumes.get(&id) else { return Ok(Ok(())) };
+                let need = room::need_of(&catalog, volume, blocks);
                 if let Err(why) = place_one(&devices, one.group as usize, need, &[]) {
                     let why = no_room::of_copy(&why, one.log_bytes);
                     return wrong(format!("there is no place for the copy at node {}: {why}", to.to));

@@ -331,6 +331,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         blocks: checked.blocks,
         lease_ms: catalog.cluster.as_ref().expect("ids were taken from it").0.lease_ms,
         log_bytes: checked.log_bytes,
+        cache_bytes: 0,
         attached: None,
         requires_tls: checked.wanted.requires_tls,
         limit: None,

@@ -10,7 +10,7 @@ use loadline_san_core::layout::BLOCK;
 use loadline_san_core::placement::Need;
 use loadline_san_protocol::log::SECTOR;
 
-use crate::config::catalog::Catalog;
+use crate::config::catalog::{Catalog, Volume};
 use crate::event_loop::MOST_EXTENTS;
 
 /// Blocks of an extent: 256 KiB, which have their checksums in one place.
@@ -53,15 +53,29 @@ pub(crate) fn log(log_bytes: u64, device: u64) -> u64 {
     log_bytes.div_ceil(BLOCK) + BROKEN * chunk_blocks(device)
 }
 
-/// Blocks that a replica of so many blocks, with such a log, takes of devices of so many bytes at most.
-pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> Need {
-    Need { data: data(blocks, device), log: log(log_bytes, device) }
+/// Blocks that a read cache of so many bytes takes of a log device of so many bytes.
+pub(crate) fn cache(cache_bytes: u64, device: u64) -> u64 {
+    if cache_bytes == 0 { 0 } else { log(cache_bytes, device) }
 }
 
-/// The same of a replica whose devices are not chosen yet.
+/// Blocks that a replica of so many blocks, with such a log, takes of devices of so many bytes at most.
+pub(crate) fn need(blocks: u64, log_bytes: u64, device: u64) -> Need {
+    Need { data: data(blocks, device), log: log(log_bytes, device), cache: 0 }
+}
+
+/// The same of a replica without a read cache whose devices are not chosen yet.
 pub(crate) fn need_anywhere(catalog: &Catalog, blocks: u64, log_bytes: u64) -> Need {
-    let largest = catalog.devices.values().map(|(device, _)| device.bytes).max().unwrap_or(0);
-    need(blocks, log_bytes, largest)
+    need(blocks, log_bytes, largest_device(catalog))
+}
+
+/// What another replica of a volume needs, of so many blocks, whose devices are not chosen yet.
+pub(crate) fn need_of(catalog: &Catalog, volume: &Volume, blocks: u64) -> Need {
+    let largest = largest_device(catalog);
+    Need { cache: cache(volume.cache_bytes, largest), ..need(blocks, volume.log_bytes, largest) }
+}
+
+fn largest_device(catalog: &Catalog) -> u64 {
+    catalog.devices.values().map(|(device, _)| device.bytes).max().unwrap_or(0)
 }
 
 /// Bytes of the largest group of which a replica with such a log fits into so many free blocks of a device of so many bytes; 0

@@ -58,6 +58,8 @@ pub struct VolumeView {
     pub lease_ms: u64,
     /// Clients over the network are let in only by TLS.
     pub requires_tls: bool,
+    /// Bytes of the read cache of each copy whose data is on a capacity device.
+    pub cache_bytes: u64,
     /// How much its clients may do a second, if that is limited.
     pub limit: Option<LimitVolume>,
     /// How well it is; nothing while it is being made.
@@ -441,6 +443,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         stripes: volume.stripes,
         lease_ms: volume.lease_ms,
         requires_tls: volume.requires_tls,
+        cache_bytes: volume.cache_bytes,
         limit: volume.limit.map(|Limit { iops, bytes_per_s, burst_ms }| LimitVolume {
             iops,
             bytes_per_s,
