@@ -91,6 +91,19 @@ fn a_limit_is_changed_while_a_volume_is_used_and_holds_at_each_of_its_owners() {
         let (code, said) = cluster.try_loadline(&[&["volume", "limit", "disk"], words].concat());
         assert!(code == 2 && said.contains(says), "{words:?}: {code}: {said}");
     }
+    for (words, says) in [
+        (&["--resync", "91%"][..], "at most 90%"),
+        (&["--resync", "a third"], "as 30%"),
+        (&["--scrub", "0"], "without scrubs"),
+        (&["--none", "--scrub", "5MiB"], "cannot be used with"),
+        (&[], "required"),
+    ] {
+        let (code, said) = cluster.try_loadline(&[&["san", "reserve"], words].concat());
+        assert!(code == 2 && said.contains(says), "{words:?}: {code}: {said}");
+    }
+    let said = cluster.loadline(&["san", "reserve", "--resync", "30%", "--scrub", "20MiB"]);
+    assert!(said.contains("30 % of what is in flight for resyncs, 20MiB a second"), "{said}");
+    assert!(cluster.loadline(&["san", "status"]).contains("reserved: 30 %"));
     // Its copies have their logs beside their data.
     let (code, said) = cluster.try_loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
     assert!(code == 2 && said.contains("a read cache is of no use"), "{code}: {said}");

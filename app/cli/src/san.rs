@@ -8,6 +8,7 @@ mod join;
 mod move_store;
 mod probe;
 mod protection;
+mod reserve;
 mod serve;
 mod service;
 mod status;
@@ -37,6 +38,7 @@ enum Command {
     Status(status::Status),
     Support(support::Support),
     Trace(trace::Trace),
+    Reserve(reserve::Reserving),
     MoveStore(move_store::MoveStore),
     Dev(dev::Dev),
     /// Check a device that no node has open: the device's table, and the log, the slots and every block of each
@@ -66,6 +68,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Status(args) => status::status(&args),
         Command::Support(args) => support::support(&args),
         Command::Trace(args) => trace::trace(&args),
+        Command::Reserve(args) => reserve::reserve(&args),
         Command::MoveStore(args) => move_store::move_store(&args),
         Command::Dev(args) => dev::dev(&args),
         Command::Verify(device) => inspect::report(&device, false),

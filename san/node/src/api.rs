@@ -27,6 +27,7 @@
 //! | `POST /v1/nodes/{name}/restart` | the node hands its volumes over and starts again → the incarnation of the process that ends |
 //! | `POST /v1/nodes/{name}/renew` | |
 //! | `DELETE /v1/nodes/{name}` | |
+//! | `POST /v1/reserve` | [`Reserve`] |
 //! | `POST /v1/test-faults` | [`TestFault`], in clusters for development |
 //! | `DELETE /v1/test-faults` | |
 //! | `GET /v1/openapi.json` | all of this, for programs |
@@ -62,6 +63,7 @@ use loadline_packed::unpack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::catalog::Reserve;
 use crate::node::Node;
 use crate::node::manage::{
     AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, ManageError, Move,
@@ -265,6 +267,12 @@ fn router(node: Node) -> Router {
             "/v1/devices",
             post(async |State(node): State<Node>, Said(add): Said<AddDevice>| {
                 node.add_device(add).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/reserve",
+            post(async |State(node): State<Node>, Said(reserve): Said<Reserve>| {
+                node.reserve(reserve).await.map(Json)
             }),
         )
         .route(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::catalog::{Catalog, Cluster, Node, Transport, certificate_s, change};
+use crate::config::catalog::{Catalog, Cluster, Node, Reserve, Transport, certificate_s, change};
 use crate::config::url::StoreUrl;
 use crate::config::{self, Change, ConfigError, ConfigStore, steps};
 use crate::identity::access::{self, Proof, Role};
@@ -138,8 +138,16 @@ pub fn init(url: &StoreUrl, common: Common, token_life: Duration) -> Result<Made
     let id = format!("{:032x}", u128::from_ne_bytes(crate::identity::random_bytes()));
     let Common { lease_ms, loops, overcommit, transport, certificates } = common;
     let certificate_s = certificates.as_secs();
-    let cluster =
-        Cluster { id: id.clone(), next_id: 1, lease_ms, loops, overcommit, transport, certificate_s };
+    let cluster = Cluster {
+        id: id.clone(),
+        next_id: 1,
+        lease_ms,
+        loops,
+        overcommit,
+        reserve: Reserve::default(),
+        transport,
+        certificate_s,
+    };
     let mut changes = vec![change("cluster", None, &cluster)];
     let mut token = None;
     if transport != Transport::Open {

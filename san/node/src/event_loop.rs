@@ -174,6 +174,8 @@ pub struct EventLoop {
     front_ends: FrontEnds,
     volumes: Volumes,
     replicas: Replicas,
+    /// Per cent of what volumes have in flight that are copies to returning replicas, at the least.
+    reserved: u32,
     peers: Peers,
     /// What goes between volumes and replicas, and is not carried out yet.
     local: VecDeque<Local>,
@@ -235,6 +237,7 @@ impl EventLoop {
             front_ends: FrontEnds::default(),
             volumes: Volumes::new(options),
             replicas: Replicas::default(),
+            reserved: 0,
             peers: Peers::new(options),
             local: VecDeque::new(),
             keys: Keys::from(WAKE + 1),

@@ -83,7 +83,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::api::connections::Connections;
 use crate::config;
-use crate::config::catalog::{Catalog, Limit};
+use crate::config::catalog::{Catalog, Limit, Reserve};
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
@@ -136,6 +136,8 @@ pub(crate) struct NodeState {
     made: BTreeSet<u64>,
     /// Extents of its volume that each open replica was opened with, or resized to.
     sizes: BTreeMap<u64, u64>,
+    /// What loops were told to reserve for resyncs and scrubs.
+    reserve: Option<Reserve>,
     /// What was lent to read caches of replicas.
     caches: BTreeMap<u64, Lent>,
     /// Pairs of devices, of data and of logs, with whose replicas something is being done.

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use crate::api::{Attach, Detach, Fault};
+use crate::config::catalog::Reserve;
 use crate::node::manage::{
     AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, LimitVolume, LocalView, MadeVolume, Move,
     Recover, RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView,
@@ -21,7 +22,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 27] = [
+const ROUTES: [Route; 28] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
     (
@@ -119,6 +120,7 @@ const ROUTES: [Route; 27] = [
     ),
     ("post", "/v1/nodes/{name}/renew", "Renew the certificate of this node", None, of::<()>),
     ("delete", "/v1/nodes/{name}", "Remove a node that is empty", None, of::<()>),
+    ("post", "/v1/reserve", "Choose what resyncs and scrubs get at the least", Some(of::<Reserve>), of::<()>),
     (
         "post",
         "/v1/test-faults",

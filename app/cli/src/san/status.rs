@@ -1,10 +1,12 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
 use loadline_base::units::ByteSize;
+use loadline_san_node::config::catalog::Reserve;
 use loadline_san_node::config::health::StoreMember;
 use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 
 use super::probe::{Probe, probe};
+use super::reserve;
 use crate::cluster::client::{Api, print_json, table};
 use crate::output::{alike, print_line, write};
 use crate::process::exit::Exit;
@@ -78,6 +80,9 @@ fn print_probes(probes: &[Probe]) {
 
 pub(super) fn print(status: &StatusView) {
     print_line!("cluster {}, as node {} sees it", status.cluster, status.asked);
+    if status.reserve != Reserve::default() {
+        print_line!("reserved: {}", reserve::words(&status.reserve));
+    }
     if let Some(fault) = &status.store_fault {
         print_line!("node {}: {fault}", status.asked);
     }
@@ -99,6 +104,11 @@ pub(super) fn print(status: &StatusView) {
     for device in status.devices.iter().filter(|device| device.fault.is_some() && reports(&device.node)) {
         let fault = device.fault.as_deref().unwrap_or_default();
         print_line!("device {} of {}: {fault}", device.id, device.node);
+    }
+    for device in &status.devices {
+        if let Some(advice) = &device.advice {
+            print_line!("device {} of {}: {advice}", device.id, device.node);
+        }
     }
 }
 

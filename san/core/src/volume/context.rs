@@ -36,6 +36,8 @@ pub(super) struct Context {
     /// Nodes whose processes have ended and that have accepted no connection since, so no request reaches them; and when that
     /// was found.
     pub(super) ended: BTreeMap<NodeId, Moment>,
+    /// Per cent of what is in flight that are copies to returning replicas, at the least.
+    pub(super) reserved: u32,
     /// The answers of nodes that were asked through the configuration store.
     pub(super) silence: Silence,
     /// The highest epoch that was known when a person decided: a lower one in the store is expected.

@@ -169,6 +169,8 @@ pub enum Event<D> {
     Reaches(NodeId, BTreeSet<NodeId>),
     /// A node that was asked did not answer in time: the store was read after that, and has no answer.
     Silent(NodeId),
+    /// Of what is in flight, so many per cent are to be copies to returning replicas, whatever clients request: less than 100.
+    Reserve(u32),
     /// Some time has passed: to come every [`Times::tick_ns`], or nearly so.
     Wake,
 }

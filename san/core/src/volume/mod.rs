@@ -97,6 +97,7 @@ impl<D: Clone> Volume<D> {
             reported: BTreeMap::new(),
             blocked: None,
             ended: BTreeMap::new(),
+            reserved: 0,
             silence: Silence::new(me.node),
             passed: Epoch(0),
             sessions: 0,
@@ -192,6 +193,7 @@ impl<D: Clone> Volume<D> {
             }
             Event::Cancel(request) => self.cancel(request, out),
             Event::Watch(watching) => self.watching = watching,
+            Event::Reserve(percent) => self.c.reserved = percent.min(99),
             Event::Seen(record, _) if self.c.blocked.is_some() => {
                 // A record above all that was known and promised was made by a recovery by force. If the known record is
                 // there again, the store was put right.

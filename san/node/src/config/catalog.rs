@@ -46,12 +46,27 @@ pub struct Cluster {
     pub loops: u32,
     /// How much may be promised of a device, per cent of what it has: space is taken only by what is written.
     pub overcommit: u32,
+    /// What resyncs and scrubs get, whatever clients do.
+    #[serde(default)]
+    pub reserve: Reserve,
     /// How connections between nodes are protected.
     #[serde(default)]
     pub transport: Transport,
     /// How long the certificate of a node is valid, seconds.
     #[serde(default = "certificate_s")]
     pub certificate_s: u64,
+}
+
+/// What resyncs and scrubs get at the least, whatever clients do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reserve {
+    /// Per cent of what a volume has in flight that are copies to its returning copies, at most 90; 0: no more than a few copies at a time.
+    #[serde(default)]
+    pub resync_percent: u32,
+    /// Bytes a second that each node scrubs; if nothing is given, 2 MiB for each thread of its data path.
+    #[serde(default)]
+    pub scrub_bytes_per_s: Option<u64>,
 }
 
 /// How long the certificate of a node is valid if nothing else is chosen: 90 days, in seconds.

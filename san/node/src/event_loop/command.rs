@@ -185,6 +185,8 @@ pub enum LoopCommand {
     Cache(ReplicaId, Region),
     /// Scrub all of these replicas, as fast as their devices permit.
     Scrub(Vec<ReplicaId>),
+    /// What resyncs get of what volumes have in flight, per cent; and bytes of extents that all stores of this loop scrub in each tick, if that was chosen.
+    Reserve(u32, Option<u64>),
     /// The clients of a volume may do so much a second.
     Limit(VolumeId, Option<Limit>),
     /// Follow requests of a volume that this node owns.

@@ -33,6 +33,7 @@ impl EventLoop {
             LoopCommand::OpenVolume(open) => {
                 self.volumes.open(open, self.now);
                 self.step_volume(open.id, Event::Watch(open.watch));
+                self.step_volume(open.id, Event::Reserve(self.reserved));
             }
             LoopCommand::CloseVolume(id) => {
                 self.detached(id, &Why::Deleted);
@@ -111,6 +112,11 @@ impl EventLoop {
                 // It is not open, so nothing is written there.
                 false => (self.report)(LoopEvent::CacheGivenBack(id)),
             },
+            LoopCommand::Reserve(percent, scrub) => {
+                self.reserved = percent;
+                self.replicas.scrub_at(scrub);
+                self.volumes.ids().into_iter().for_each(|id| self.step_volume(id, Event::Reserve(percent)));
+            }
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
             LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),

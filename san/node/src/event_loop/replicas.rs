@@ -26,7 +26,7 @@ use super::direct_reads::DirectReads;
 use super::replica_host::{AT_ONCE, Io, ReplicaHost, number_of};
 use crate::unusable::Unusable;
 
-/// Bytes that all stores scrub in each of their ticks: 2 MiB a second, a TiB in six days.
+/// Bytes that all stores scrub in each of their ticks, if nothing else is chosen: 2 MiB a second, a TiB in six days.
 const SCRUB: u64 = 200 << 10;
 /// Bytes that a store scrubs in each tick if a scrub was ordered: more than most devices read beside the load.
 const FAST_SCRUB: u64 = 64 << 20;
@@ -48,6 +48,8 @@ pub(super) struct Replicas {
     scrubs: bool,
     /// A store was busy at the last tick.
     are_busy: bool,
+    /// Bytes that all stores scrub in each of their ticks, if that was chosen.
+    scrub: Option<u64>,
     // Vectors that are used again.
     actions: Vec<Action<Blocks>>,
     sent: Vec<Action<Blocks>>,
@@ -286,10 +288,16 @@ impl Replicas {
         }
     }
 
+    /// All stores together scrub so many bytes in each tick from now on, if that was chosen.
+    pub(super) fn scrub_at(&mut self, bytes: Option<u64>) {
+        self.scrub = bytes;
+        self.share_out_scrub();
+    }
+
     /// However many stores there are, together they scrub no more while they are idle. Of one that is used each tick counts, so that
     /// it scrubs up to four times its share.
     fn share_out_scrub(&mut self) {
-        let each = SCRUB * IDLE_TICKS / self.hosts.len().max(1) as u64;
+        let each = self.scrub.unwrap_or(SCRUB) * IDLE_TICKS / self.hosts.len().max(1) as u64;
         for host in self.hosts.values_mut() {
             host.store.scrub_at(if host.scrubs_fast() { FAST_SCRUB } else { each });
         }

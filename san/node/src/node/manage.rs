@@ -17,6 +17,7 @@ mod nodes;
 mod plan;
 mod recover;
 mod remove_left;
+mod reserve;
 pub(crate) mod room;
 mod scrub;
 mod show;

@@ -165,6 +165,7 @@ impl Node {
             self.0.loops.iter().for_each(|orders| _ = orders.give(LoopCommand::NoPeer(NodeId(id))));
         }
         self.end_sessions_of_former_lives();
+        self.follow_reserve(&catalog);
         let mut done = self.reconcile_devices(&catalog).await;
         let gone: Vec<u64> =
             self.state().volumes.keys().filter(|id| !catalog.volumes.contains_key(id)).copied().collect();

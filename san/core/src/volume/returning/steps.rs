@@ -17,6 +17,8 @@ use crate::volume::{Action, Context};
 
 /// Copies under way to one replica at a time, and blocks of each at the most.
 const COPIES: u32 = 4;
+/// The same, with a share reserved for copies beside the requests of many clients: 4 MiB.
+const MOST_COPIES: u32 = 64;
 const COPY_BLOCKS: u64 = 16;
 /// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. The return of a replica
 /// that needs more is given up, and begins again.
@@ -392,8 +394,9 @@ impl<D: Clone> Active<D> {
 
     fn start_copies(&mut self, c: &Context, replica: ReplicaId) {
         let layout = c.record().expect("it owns the volume").layout;
+        let most = copies_beside(self.jobs.clients(), c.reserved);
         while let Some(returning) = self.returning.get_mut(&replica)
-            && returning.copying < COPIES
+            && returning.copying < most
             && let Some(range) = returning.to_copy.first()
         {
             let together = COPY_BLOCKS.min(layout.together(range.start));
@@ -421,5 +424,28 @@ impl<D: Clone> Active<D> {
             self.follow_record(c, now, out);
             self.change_members(c, now, out);
         }
+    }
+}
+
+/// Copies that may be under way to one replica beside so many requests of clients, if so many per cent of all are to be copies: what waits
+/// at a device in one queue gets of it as it has asked for.
+fn copies_beside(clients: usize, reserved: u32) -> u32 {
+    let clients = u32::try_from(clients).unwrap_or(u32::MAX);
+    clients.saturating_mul(reserved).div_ceil(100 - reserved.min(99)).clamp(COPIES, MOST_COPIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_have_their_share_beside_the_requests_of_clients() {
+        assert_eq!([copies_beside(0, 0), copies_beside(1000, 0)], [COPIES; 2], "nothing is reserved");
+        assert_eq!(copies_beside(0, 50), COPIES, "a few go on beside no client");
+        for (clients, reserved, copies) in [(32, 50, 32), (32, 20, 8), (60, 10, 7), (30, 33, 15)] {
+            assert_eq!(copies_beside(clients, reserved), copies, "{reserved} % beside {clients}");
+            assert!(100 * copies >= reserved * (copies + clients as u32), "{reserved} % beside {clients}");
+        }
+        assert_eq!([copies_beside(usize::MAX, 90), copies_beside(64, 99)], [MOST_COPIES; 2]);
     }
 }

@@ -16,7 +16,7 @@ use super::local::{LocalDevice, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room, speed};
 use crate::config::ConfigError;
-use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Role, Volume, VolumeState};
+use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Reserve, Role, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
 use crate::node::moving::{To, leaving};
 use crate::node::store_state::StoreFault;
@@ -175,6 +175,8 @@ pub struct StatusView {
     pub asked: String,
     /// Why that node does not use the configuration store, if it does not: what is shown of the configuration may be old.
     pub store_fault: Option<String>,
+    /// What resyncs and scrubs get at the least.
+    pub reserve: Reserve,
     /// The members of the configuration store, if it has any, as that node reaches them.
     pub store: Vec<StoreMember>,
     /// Nodes.
@@ -288,6 +290,7 @@ impl Node {
         Ok(StatusView {
             cluster,
             asked: self.name().into(),
+            reserve: catalog.cluster.as_ref().map(|(cluster, _)| cluster.reserve).unwrap_or_default(),
             store,
             nodes: nodes.collect(),
             devices: devices.collect(),
