@@ -147,3 +147,25 @@ fn a_folder_that_a_node_uses_still_is_kept() {
     assert!(config.exists() && folder.join("node-2/device").exists(), "the node uses them");
     drop(by_hand);
 }
+
+/// Nodes with a fast log device and a slow capacity device, as their models say.
+#[test]
+fn nodes_have_log_devices_if_a_model_of_one_is_given() {
+    let temporary = tempfile::tempdir().expect("there is room");
+    let network = network(5);
+    let models = ["--model", "intel-s4500", "--log-model", "intel-p4800x", "--log-size", "128MiB"];
+    let wrong = dev(temporary.path(), &network, &["--log-size", "1GiB"]).output().expect("it runs");
+    assert!(wrong.status.code() == Some(2) && text(&wrong).contains("--log-model"), "{}", text(&wrong));
+    let (running, _) = ready(&mut dev(temporary.path(), &network, &models));
+    let listed = ask(&network, &["device", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("it is JSON");
+    let kinds = listed.as_array().expect("there are some").iter();
+    let kinds: Vec<(&str, &str)> = kinds
+        .map(|device| (device["role"].as_str().unwrap_or("?"), device["model"].as_str().unwrap_or("?")))
+        .collect();
+    let (fast, slow) = (("log", "Intel Optane SSD DC P4800X"), ("capacity", "Intel SSD DC S4500"));
+    assert_eq!(kinds, [fast, slow, fast, slow], "{listed}");
+    let made = text(&ask(&network, &["volume", "create", "disk", "--size", "16MiB", "--log", "32MiB"]));
+    assert!(made.contains("is made"), "{made}");
+    drop(running);
+}

@@ -53,6 +53,11 @@ fn a_device_with_a_model_is_as_slow_as_the_model_says_and_says_so() {
     );
     let list = cluster.loadline(&["device", "list"]);
     assert!(list.contains("behaves as a slow drive"), "{list}");
+    let metrics = cluster.http(1, "/metrics");
+    let labels = format!("{{device=\"{}\",model=\"a slow drive\"}}", after["id"]);
+    for name in ["loadline_model_ios_total", "loadline_model_late_seconds_total"] {
+        assert!(metrics.contains(&format!("{name}{labels}")), "{metrics}");
+    }
     // It does when its node has started again, too.
     let mut cluster = cluster;
     cluster.kill(1);

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use loadline_san_core::layout::BLOCK;
+use loadline_san_device::model::Lateness;
 use loadline_san_protocol::record;
 
 use crate::event_loop::command::LoopState;
@@ -90,8 +91,39 @@ impl Node {
         let clients: usize = loops.iter().map(|of| of.clients).sum();
         page.metric("loadline_clients", "gauge", "Connections of clients, of all protocols.");
         page.value("loadline_clients", &[], clients as f64);
+        self.of_devices(&mut page);
         of_process(&mut page);
         Ok(page.0)
+    }
+
+    /// How well the machine keeps up with the models of devices; nothing if none has one.
+    fn of_devices(&self, page: &mut Page) {
+        let state = self.state();
+        let modelled = state.modelled().map(|(id, of)| (id.to_string(), &of.model().name, of.lateness()));
+        let modelled: Vec<_> = modelled.collect();
+        if modelled.is_empty() {
+            return;
+        }
+        type Counter = (&'static str, &'static str, fn(&Lateness) -> f64);
+        let counters: [Counter; 3] = [
+            ("loadline_model_ios_total", "I/Os of a device that behaves as a model says.", |of| {
+                of.ios as f64
+            }),
+            ("loadline_model_seconds_total", "How long these I/Os take by the model.", |of| {
+                of.modelled_ns as f64 / 1e9
+            }),
+            (
+                "loadline_model_late_seconds_total",
+                "How much longer they took, since the machine is slower.",
+                |of| of.late_ns as f64 / 1e9,
+            ),
+        ];
+        for (name, help, value) in counters {
+            page.metric(name, "counter", help);
+            for (id, model, lateness) in &modelled {
+                page.value(name, &[("device", id), ("model", model)], value(lateness));
+            }
+        }
     }
 
     fn of_volumes(&self, loops: &[LoopState], page: &mut Page) {

@@ -75,6 +75,7 @@ use loadline_base::limits::STACK;
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ReplicaId};
 use loadline_san_core::volume::CommandError;
 use loadline_san_device::file::DeviceFile;
+use loadline_san_device::model::ModelledDevice;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_protocol::ClusterId;
 use loadline_san_store::space::Space;
@@ -195,6 +196,11 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
+    /// Devices that behave as models say, by their ids.
+    pub(crate) fn modelled(&self) -> impl Iterator<Item = (u32, &ModelledDevice)> {
+        self.devices.iter().filter_map(|(id, open)| Some((*id, open.file.model()?)))
+    }
+
     /// Bytes of a device that replicas have taken. Not known while the device is not open, or another thread changes it.
     pub(crate) fn taken_of(&self, device: u32) -> Option<u64> {
         let space = self.devices.get(&device)?.space.try_lock().ok()?;

@@ -9,11 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadline_base::device_model::DeviceModel;
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
 use loadline_san_node::cluster::{self, Common};
-use loadline_san_node::config::catalog::{self, Transport};
+use loadline_san_node::config::catalog::{self, Role, Transport};
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
 use loadline_target::device_models;
@@ -43,7 +42,8 @@ const STOPS: Duration = Duration::from_secs(10);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline san dev\n  \
-    loadline san dev --nodes 3 --folder ~/san --size 20GiB\n\n\
+    loadline san dev --nodes 3 --folder ~/san --size 20GiB\n  \
+    loadline san dev --model intel-s4500 --log-model intel-p4800x\n\n\
 Then, from another terminal:\n  \
     loadline volume create disk --size 1GiB\n  \
     loadline volume attach disk\n  \
@@ -62,6 +62,13 @@ pub(super) struct Dev {
     /// share of the cluster's performance with it. An existing cluster keeps its devices.
     #[arg(long)]
     model: Option<String>,
+    /// Give each node a log device too, which behaves as this model says: then --size and --model are those of its capacity device. The path of
+    /// a TOML file, or the name of a drive, as for --model.
+    #[arg(long, value_name = "MODEL")]
+    log_model: Option<String>,
+    /// The size of each node's log device.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "log_model")]
+    log_size: ByteSize,
     /// The network of the nodes' addresses, within 127.0.0.0/8. Two clusters that run at the same time need different
     /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
@@ -74,9 +81,9 @@ pub(super) struct Dev {
 
 pub(super) fn dev(args: &Dev) -> Exit {
     let stop = interrupt::flag();
-    let model = match args.model.as_deref().map(device_models::find).transpose() {
-        Ok(model) => model,
-        Err(why) => return print_error(Exit::Usage, &why.to_string()),
+    let devices = match NodeDevices::of(args) {
+        Ok(devices) => devices,
+        Err(why) => return print_error(Exit::Usage, &why),
     };
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
         return print_error(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
@@ -85,7 +92,7 @@ pub(super) fn dev(args: &Dev) -> Exit {
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
     let passing = args.folder.is_none().then(|| PassingFolder::new(folder.clone()));
     let mut children = Children(Vec::new());
-    let result = serve(args, &folder, model.as_ref(), &mut children, &stop);
+    let result = serve(args, &folder, &devices, &mut children, &stop);
     children.stop();
     // They are gone before the folder goes.
     drop(children);
@@ -104,6 +111,36 @@ pub(super) fn dev(args: &Dev) -> Exit {
         }
     }
     result.unwrap_or_else(|why| print_error(Exit::Failed, &why))
+}
+
+/// The devices that each node gets: one, or a capacity device and a log device.
+struct NodeDevices(Vec<AddDevice>);
+
+impl NodeDevices {
+    fn of(args: &Dev) -> Result<NodeDevices, String> {
+        let find = |model: &Option<String>| {
+            model.as_deref().map(device_models::find).transpose().map_err(|why| why.to_string())
+        };
+        let (model, log_model) = (find(&args.model)?, find(&args.log_model)?);
+        let device = |name: &str, size: ByteSize, model, role| AddDevice {
+            path: name.into(),
+            create: Some(size.bytes()),
+            overwrite: false,
+            model,
+            role,
+        };
+        let Some(log_model) = log_model else {
+            return Ok(NodeDevices(vec![device("device", args.size, model, None)]));
+        };
+        let log = device("log-device", args.log_size, Some(log_model), Some(Role::Log));
+        Ok(NodeDevices(vec![log, device("device", args.size, model, Some(Role::Capacity))]))
+    }
+
+    /// The same, in the folder of a node.
+    fn in_folder(&self, folder: &Path) -> Vec<AddDevice> {
+        let own = |device: &AddDevice| AddDevice { path: folder.join(&device.path), ..device.clone() };
+        self.0.iter().map(own).collect()
+    }
 }
 
 /// Processes that run a node of this folder.
@@ -190,7 +227,7 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
 fn serve(
     args: &Dev,
     folder: &Path,
-    model: Option<&DeviceModel>,
+    devices: &NodeDevices,
     children: &mut Children,
     stop: &AtomicBool,
 ) -> Result<Exit, String> {
@@ -291,17 +328,11 @@ fn serve(
         };
         let name = format!("node-{number}");
         if !status.devices.iter().any(|device| device.node == name) {
-            let path = folder.join(&name).join("device");
-            let add = AddDevice {
-                path,
-                create: Some(args.size.bytes()),
-                overwrite: false,
-                model: model.cloned(),
-                role: None,
-            };
-            if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
-                why.print_error();
-                return Ok(Exit::Failed);
+            for add in devices.in_folder(&folder.join(&name)) {
+                if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
+                    why.print_error();
+                    return Ok(Exit::Failed);
+                }
             }
         }
         last = Some(number);
