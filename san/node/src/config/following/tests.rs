@@ -20,6 +20,7 @@ fn url(path: &Path) -> StoreUrl {
 fn cluster(path: &Path, keys: u32) {
     let mut store = config::create(&url(path)).unwrap();
     let cluster = catalog::Cluster {
+        reserve: catalog::Reserve::default(),
         id: "c1".into(),
         next_id: 1,
         lease_ms: 600,

@@ -20,6 +20,7 @@ pub(in crate::node) fn cluster() -> Cluster {
     let address = "127.0.0.1:1".parse().unwrap();
     let owner = Owner { node: NodeId(1), incarnation: Incarnation(5) };
     let volume = Volume {
+        cache_bytes: 0,
         name: "disk".into(),
         copies: 3,
         least: 2,

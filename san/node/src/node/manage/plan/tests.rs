@@ -11,6 +11,7 @@ pub(in crate::node::manage) const GIB: u64 = 1 << 30;
 pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
     let mut store = MemoryStore::default();
     let cluster = Cluster {
+        reserve: catalog::Reserve::default(),
         id: "c1".into(),
         next_id: 100,
         lease_ms: 600,
