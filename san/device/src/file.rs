@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use loadline_san_core::lease::Moment;
-use loadline_san_store::io::{Area, Disk, IoFault, IoRequest, Sector};
+use loadline_san_store::io::{Area, Disk, IoFault, IoRequest, Piece, Sector};
 use nix::libc::{self, iovec};
 use zerocopy::IntoBytes;
 
@@ -218,9 +218,8 @@ impl Devices {
         let begin = |area, work| self.file(area).model().map(|model| model.begin(now, work));
         match request {
             IoRequest::Read(reading) => {
-                let bytes = |blocks| u64::from(blocks) * loadline_san_core::layout::BLOCK;
-                let pieces = reading.pieces.iter();
-                pieces.filter_map(|piece| begin(piece.area, Work::Read(bytes(piece.blocks)))).max()
+                let bytes = |of: &[Piece]| of[of.len() - 1].end() - of[0].at;
+                reading.ios().filter_map(|of| begin(of[0].area, Work::Read(bytes(of)))).max()
             }
             IoRequest::Write(writing) => {
                 begin(writing.area, Work::Write { bytes: writing.length(), durable: writing.durable })

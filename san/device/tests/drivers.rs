@@ -14,7 +14,7 @@ use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks, Pool};
 use loadline_san_device::uring::{Uring, UringOptions};
 use loadline_san_store::io::{
-    Area, Disk, Done, IoFault, IoRequest, Part, Piece, Reading, Sector, Token, Writing,
+    Area, Disk, Done, IoFault, IoRequest, MOST_BETWEEN, Part, Piece, Reading, Sector, Token, Writing,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rand_core::Rng;
@@ -87,6 +87,37 @@ fn requests_do_what_they_say() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn pieces_with_little_between_are_one_io_and_read_as_if_each_was() {
+    everywhere(|mut driver, pool, _, _| {
+        let chance = &mut chance(2);
+        let data = some_blocks(chance, pool, 64);
+        let parts = vec![Part::Data { data, first: 0, blocks: 64 }];
+        let writing = Writing { area: Area::Log, at: 1024, bytes: vec![], parts, durable: true };
+        let mut log = vec![0; LOG as usize];
+        apply(&writing, &mut log);
+        let Done::Wrote(_, result) = driver.one(IoRequest::Write(writing)) else { panic!() };
+        result.unwrap();
+        // As records of one block are in a log, then nothing between, then more than is read along, then back.
+        let mut pieces: Vec<Piece> = (0..30)
+            .map(|n| Piece { area: Area::Log, at: u64::from(n) * 4608, first: n, blocks: 1 })
+            .collect();
+        let end = pieces[29].end();
+        for (at, first, blocks) in [
+            (end, 30, 2),
+            (end + 8192 + MOST_BETWEEN, 33, 1),
+            (end + 12288 + 2 * MOST_BETWEEN + 512, 34, 1),
+            (512, 35, 3),
+        ] {
+            pieces.push(Piece { area: Area::Log, at, first, blocks });
+        }
+        let reading = Reading { blocks: 40, pieces };
+        let ios: Vec<usize> = reading.ios().map(<[Piece]>::len).collect();
+        assert_eq!(ios, [32, 1, 1]);
+        check_read(driver.one(IoRequest::Read(reading)), &log, &log);
     });
 }
 

@@ -37,6 +37,7 @@ const SETTINGS: Settings = Settings {
     round: 1 << 20,
     at_once: 4,
     held: 1 << 20,
+    recall: 64 << 10,
     when_idle: true,
     spare: 8,
     extents: u64::MAX,

@@ -228,11 +228,29 @@ impl Node {
         );
         type Gauge =
             (&'static str, &'static str, &'static str, fn(&crate::event_loop::command::ReplicaState) -> f64);
-        let gauges: [Gauge; 12] = [
+        let gauges: [Gauge; 15] = [
             ("loadline_log_bytes", "gauge", "Room for the log of a replica.", |of| of.log_bytes as f64),
             ("loadline_log_used_bytes", "gauge", "Part of the log that is not destaged.", |of| {
                 of.log_used as f64
             }),
+            (
+                "loadline_log_destaged_bytes_total",
+                "counter",
+                "Bytes of the log that were destaged and freed.",
+                |of| of.destaged as f64,
+            ),
+            (
+                "loadline_log_slows_writes",
+                "gauge",
+                "1 if the log fills up, so that writes get the speed of the capacity device.",
+                |of| f64::from(of.slowed),
+            ),
+            (
+                "loadline_log_wait_seconds_total",
+                "counter",
+                "Time in which at least one write waited because the log filled up.",
+                |of| of.log_wait_ns as f64 / 1e9,
+            ),
             ("loadline_extents", "gauge", "Extents that have a place.", |of| of.extents as f64),
             ("loadline_replica_full", "gauge", "1 if its device has no more room.", |of| f64::from(of.full)),
             ("loadline_replica_failed", "gauge", "1 if it does nothing any more.", |of| f64::from(of.failed)),

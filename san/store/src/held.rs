@@ -4,6 +4,7 @@
 //! all of it is let go before it is destaged.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::message::Payload;
@@ -21,6 +22,12 @@ impl<D: Clone> Held<D> {
     /// Nothing, and the next record has this number.
     pub(crate) fn new(next: u64) -> Held<D> {
         Held { records: VecDeque::new(), front: next, bytes: 0 }
+    }
+
+    /// Records from this number on and below another are there, of which none is in memory.
+    pub(crate) fn of_none(front: u64, next: u64) -> Held<D> {
+        let records = std::iter::repeat_with(|| None).take((next - front) as usize).collect();
+        Held { records, front, bytes: 0 }
     }
 
     /// The next record. Its data is kept, unless there would be more than so many bytes.
@@ -43,6 +50,24 @@ impl<D: Clone> Held<D> {
             self.pop();
         }
         self.front = self.front.max(below);
+    }
+
+    /// The data of a record is in memory again.
+    pub(crate) fn put(&mut self, number: u64, payload: Payload<D>, blocks: u32) {
+        let at = number.checked_sub(self.front).and_then(|at| usize::try_from(at).ok());
+        if let Some(record) = at.and_then(|at| self.records.get_mut(at)).filter(|record| record.is_none()) {
+            *record = Some((payload, blocks));
+            self.bytes += u64::from(blocks) * BLOCK;
+        }
+    }
+
+    /// The data of these records is not needed any more. The records stay.
+    pub(crate) fn let_go(&mut self, numbers: Range<u64>) {
+        let place = |number: u64| (number.saturating_sub(self.front) as usize).min(self.records.len());
+        for record in self.records.range_mut(place(numbers.start)..place(numbers.end)) {
+            self.bytes -= bytes_of(record);
+            *record = None;
+        }
     }
 
     /// The data of a record, from its first block on.
@@ -70,6 +95,10 @@ mod tests {
             assert_eq!(held.get(record).is_some(), [7, 10].contains(&record), "record {record}");
         }
         assert_eq!(held.get(7).map(|payload| payload.data), Some(1));
+        held.put(8, data(6, 1).expect("it is some").0, 1);
+        assert_eq!(held.get(8).map(|payload| payload.data), Some(6), "it was read again");
+        held.let_go(8..9);
+        assert_eq!((held.get(8).is_some(), held.bytes), (false, 3 * BLOCK));
         held.free(8);
         held.push(data(5, 2), most);
         assert_eq!((held.get(7).is_some(), held.get(11).is_some()), (false, true), "room is used again");

@@ -9,6 +9,7 @@ use loadline_san_protocol::slot::BlockState;
 use crate::io::{Area, Data};
 use crate::store::read::BlockSource;
 use crate::store::scrub::Scrubbed;
+use crate::store::throttle::WriteLimit;
 use crate::store::{Current, Health, Identity, Store};
 
 /// How full a store is.
@@ -18,6 +19,10 @@ pub struct Fill {
     pub log_bytes: u64,
     /// Of these, what is not destaged and freed.
     pub log_used: u64,
+    /// Bytes of the log that were destaged and freed, since it was opened.
+    pub destaged: u64,
+    /// What has slowed writers down in the last two ticks.
+    pub limit: WriteLimit,
     /// Extents that have a place on the device.
     pub extents: u64,
     /// Places that the replica has and does not use.
@@ -114,10 +119,17 @@ impl<D: Data> Store<D> {
         Fill {
             log_bytes: self.log.ring(),
             log_used: self.log.used(),
+            destaged: self.destage.freed(),
+            limit: self.throttle.limit(),
             extents: self.extents.mapped(),
             free_extents: self.extents.free(),
             full: self.growth.is_full(),
         }
+    }
+
+    /// A write waits because the log fills up.
+    pub fn has_write_that_waits(&self) -> bool {
+        self.throttle.waits()
     }
 
     /// Nothing that was asked of it is left to be done.
@@ -164,7 +176,7 @@ impl<D: Data> Store<D> {
         self.settings.held = bytes;
     }
 
-    /// A round of destaging is under way: it measures its time in ticks.
+    /// A round of destaging is under way.
     pub fn is_destaging(&self) -> bool {
         self.destage.is_active()
     }

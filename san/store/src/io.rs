@@ -95,6 +95,29 @@ pub struct Reading {
     pub pieces: Vec<Piece>,
 }
 
+/// Bytes between two pieces of a read that are read along with them, at most: a device takes less time for them than for another
+/// I/O. It is more than the header of a record and a block that is not needed.
+pub const MOST_BETWEEN: u64 = 16 << 10;
+
+impl Piece {
+    /// The byte after its last.
+    pub fn end(&self) -> u64 {
+        self.at + u64::from(self.blocks) * loadline_san_core::layout::BLOCK
+    }
+}
+
+impl Reading {
+    /// The pieces of each I/O: those that follow each other on a device, with no more than [`MOST_BETWEEN`] bytes between two.
+    pub fn ios(&self) -> impl Iterator<Item = &[Piece]> {
+        self.pieces.chunk_by(|one, next| {
+            let between = next
+                .at
+                .checked_sub(one.at.saturating_add(u64::from(one.blocks) * loadline_san_core::layout::BLOCK));
+            one.area == next.area && between.is_some_and(|between| between <= MOST_BETWEEN)
+        })
+    }
+}
+
 /// A part of a write.
 #[derive(Debug, Clone)]
 pub enum Part<D> {

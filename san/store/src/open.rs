@@ -320,7 +320,7 @@ pub fn open_read_only<D: Data>(
     let space = Arc::clone(capacity);
     let mut store = Store::new(id, settings, places, space, empty, extents, meta, known);
     replay(&mut store, disk, &mut damage)?;
-    store.held = Held::new(store.log.next());
+    store.held = Held::of_none(store.log.front(), store.log.next());
     store.rebuild_index();
     store.reserve_all()?;
     let mut found = DurableState {

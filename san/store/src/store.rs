@@ -19,6 +19,7 @@ pub mod read;
 mod returns;
 pub mod scrub;
 mod settings;
+pub mod throttle;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -44,6 +45,7 @@ use crate::store::destage::Destage;
 use crate::store::growth::Growth;
 use crate::store::read::Reads;
 use crate::store::scrub::Scrub;
+use crate::store::throttle::Throttle;
 
 pub use settings::Settings;
 
@@ -105,7 +107,11 @@ pub(crate) enum Purpose {
     /// A part of destaging: this extent of the round.
     Gather(u32),
     Spread(u32),
+    /// Records of the round are read in the order of the log.
+    Recall(u32),
     Destage,
+    /// So many slots of the round.
+    RoundSlots(u32),
     Growth,
     /// A block that the read cache takes, for this place of it.
     Cache(u32),
@@ -159,8 +165,7 @@ pub struct Store<D> {
     pub(crate) growth: Growth,
     pub(crate) scrub: Scrub,
     pub(crate) cache: Cache,
-    /// Bytes that writers may append yet, while the log is full: what destaging has done lately.
-    pub(crate) credit: i64,
+    pub(crate) throttle: Throttle,
     /// A later durable record states that the records up to this number are durable.
     pub(crate) covered: u64,
     /// The commit point that the log's last record has.
@@ -245,7 +250,7 @@ impl<D: Data> Store<D> {
             growth: Growth::default(),
             scrub: Scrub::default(),
             cache: Cache::default(),
-            credit: 0,
+            throttle: Throttle::default(),
             covered: 0,
             recorded: known.commit_point,
             closed: true,
@@ -316,6 +321,7 @@ impl<D: Data> Store<D> {
                     match purpose {
                         Purpose::Read(job) => self.read_done(job, result.ok(), out),
                         Purpose::Gather(work) => self.gathered(work, result.ok(), out),
+                        Purpose::Recall(recall) => self.recalled(recall, result.ok()),
                         Purpose::Slots(place) => self.slots_read(place, result.ok(), out),
                         _ => unreachable!("{purpose:?} reads nothing"),
                     }
@@ -349,6 +355,7 @@ impl<D: Data> Store<D> {
             Purpose::Meta => self.meta.wrote(),
             Purpose::Spread(work) => self.spread_done(work),
             Purpose::Destage => self.destage_wrote(),
+            Purpose::RoundSlots(slots) => self.destage_wrote_slots(slots as usize),
             Purpose::Growth => self.growth_wrote(out),
             Purpose::Mend => self.slots_mended(),
             _ => unreachable!("{purpose:?} writes nothing"),
@@ -382,7 +389,7 @@ impl<D: Data> Store<D> {
         let idle = self.queue.is_empty() && matches!(self.current, Current::Nothing) && !self.busy;
         self.busy = false;
         self.growth_tick();
-        self.destage.tick();
+        self.throttle.tick();
         self.scrub.earn(self.settings.scrub, self.extents.blocks() * BLOCK);
         if idle && self.health == Health::Well {
             if self.settings.when_idle {

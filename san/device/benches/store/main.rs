@@ -44,6 +44,7 @@ const EAGER: Settings = Settings {
     round: 16 << 20,
     at_once: 8,
     held: 128 << 20,
+    recall: 4 << 20,
     when_idle: true,
     together: 256,
     ranges: 1024,

@@ -1,9 +1,11 @@
 //! One ask on its way: what it owns, the entries of the ring that it is made of, and how far they are.
 
 use std::io;
+use std::ops::Range;
 
 use loadline_base::ring::{opcode, squeue, types};
-use loadline_san_store::io::{Area, Done, IoFault, IoRequest, Reading, Token, Writing};
+use loadline_san_protocol::log::SECTOR;
+use loadline_san_store::io::{Area, Done, IoFault, IoRequest, MOST_BETWEEN, Reading, Sector, Token, Writing};
 use nix::libc::{self, iovec};
 
 use crate::pool::{BLOCK_BYTES, Blocks, BlocksMut, Pool};
@@ -38,12 +40,15 @@ enum Work {
 }
 
 /// How far an entry is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Progress {
     /// Bytes that are read. (What is written is taken away from the vectors.)
     done: usize,
     /// How often it was to be tried again.
     tries: u32,
+    /// Of a read: the pieces that it reads; and if these are several, the vectors for what of them and between them is left.
+    pieces: Range<usize>,
+    vectors: Range<usize>,
 }
 
 /// One ask on its way. It is used again for another when it is done.
@@ -57,8 +62,11 @@ pub(super) struct Request {
     /// The first error, which is what the ask ends with.
     fault: Option<IoFault>,
     progress: Vec<Progress>,
-    /// Where the bytes of a write are. The kernel reads them until the entry completes.
+    /// Where the bytes of a write are, which the kernel reads until the entry completes; or where those of a read go that has pieces
+    /// with something between.
     vectors: Vec<iovec>,
+    /// What is between the pieces of reads goes here. It is not looked at. Made when it is first needed, and kept.
+    between: Box<[Sector]>,
 }
 
 /// An ask that cannot even begin.
@@ -80,6 +88,7 @@ impl Request {
             fault: None,
             progress: Vec::with_capacity(ROOM),
             vectors: Vec::with_capacity(ROOM),
+            between: Box::default(),
         }
     }
 
@@ -91,12 +100,13 @@ impl Request {
         io_request: IoRequest<Blocks>,
         pool: &Pool,
     ) -> Result<u32, Done<Blocks>> {
+        self.progress.clear();
         let (work, entries) = match io_request {
             IoRequest::Read(reading) => match buffer_for(&reading, pool) {
                 Err(fault) => return Err(Done::Read(reading, Err(fault))),
-                Ok(buffer) => {
-                    let entries = reading.pieces.len();
-                    (Work::Read(reading, buffer), entries)
+                Ok(mut buffer) => {
+                    self.lay_out(&reading, &mut buffer);
+                    (Work::Read(reading, buffer), self.progress.len())
                 }
             },
             IoRequest::Write(writing) => match gather(&writing, &mut self.vectors) {
@@ -109,10 +119,38 @@ impl Request {
             IoRequest::Sync(area) => (Work::Sync(area), 1),
         };
         (self.store, self.token, self.work) = (store, token, work);
-        self.progress.clear();
         self.progress.resize(entries, Progress::default());
         // No more than blocks of its buffer, of which there are fewer than 2^32.
         Ok(entries as u32)
+    }
+
+    /// An entry for each I/O of a read. `buffer_for` has seen that its pieces are in the buffer, in order, and apart.
+    fn lay_out(&mut self, reading: &Reading, buffer: &mut BlocksMut) {
+        self.vectors.clear();
+        let start = buffer.as_mut_ptr();
+        let mut first = 0;
+        for pieces in reading.ios() {
+            let from = self.vectors.len();
+            if pieces.len() > 1 {
+                if self.between.is_empty() {
+                    self.between = Sector::zeroes(MOST_BETWEEN as usize / SECTOR).into();
+                }
+                let between = self.between.as_mut_ptr().cast::<libc::c_void>();
+                let mut at = pieces[0].at;
+                for piece in pieces {
+                    if piece.at > at {
+                        self.vectors.push(iovec { iov_base: between, iov_len: (piece.at - at) as usize });
+                    }
+                    let into = start.wrapping_add(piece.first as usize * BLOCK_BYTES);
+                    let iov_len = piece.blocks as usize * BLOCK_BYTES;
+                    self.vectors.push(iovec { iov_base: into.cast(), iov_len });
+                    at = piece.end();
+                }
+            }
+            let (pieces, vectors) = (first..first + pieces.len(), from..self.vectors.len());
+            first = pieces.end;
+            self.progress.push(Progress { done: 0, tries: 0, pieces, vectors });
+        }
     }
 
     /// Whether this store asked for it.
@@ -140,8 +178,14 @@ impl Request {
                 opcode::Fsync::new(file(self.store, *area)).flags(types::FsyncFlags::DATASYNC).build()
             }
             Work::Read(reading, buffer) => {
-                let piece = &reading.pieces[entry as usize];
-                let done = self.progress[entry as usize].done;
+                let Progress { done, pieces, vectors, .. } = &self.progress[entry as usize];
+                let (piece, done) = (&reading.pieces[pieces.start], *done);
+                if pieces.len() > 1 {
+                    let left = &self.vectors[vectors.clone()];
+                    let count = left.len().min(MOST_VECTORS) as u32;
+                    let (file, at) = (file(self.store, piece.area), piece.at.wrapping_add(done as u64));
+                    return opcode::Readv::new(file, left.as_ptr(), count).offset(at).build();
+                }
                 let length = (piece.blocks as usize * BLOCK_BYTES - done).min(MOST_AT_ONCE);
                 // Only the pointer is taken: other pieces of this buffer may be with the kernel. `buffer_for` has seen that
                 // the piece is within it.
@@ -193,9 +237,12 @@ impl Request {
         match &mut self.work {
             Work::Nothing | Work::Sync(_) => return Next::Over,
             Work::Read(reading, _) => {
-                let piece = &reading.pieces[entry as usize];
+                let pieces = &reading.pieces[progress.pieces.clone()];
+                let piece = &pieces[0];
                 progress.done += bytes;
-                if progress.done >= piece.blocks as usize * BLOCK_BYTES {
+                let vectors = &mut self.vectors[progress.vectors.clone()];
+                progress.vectors.start += advance(vectors, 0, bytes);
+                if progress.done as u64 >= pieces[pieces.len() - 1].end() - piece.at {
                     return Next::Over;
                 }
                 if bytes == 0 {
@@ -224,8 +271,9 @@ impl Request {
             Work::Nothing => (Area::Log, 0),
             Work::Sync(area) => (*area, 0),
             Work::Read(reading, _) => {
-                let piece = &reading.pieces[entry as usize];
-                (piece.area, piece.at.saturating_add(self.progress[entry as usize].done as u64))
+                let Progress { done, pieces, .. } = &self.progress[entry as usize];
+                let piece = &reading.pieces[pieces.start];
+                (piece.area, piece.at.saturating_add(*done as u64))
             }
             Work::Write { writing, at, .. } => (writing.area, *at),
         };
@@ -298,6 +346,25 @@ mod tests {
         assert!(matches!(write.work, Work::Write { at: 1212, first: 0, .. }));
         assert_eq!(again(&mut write, 1536 - 700), Next::Over);
         assert!(matches!(write.finish(), Some((_, _, Done::Wrote(_, Ok(()))))));
+    }
+
+    #[test]
+    fn a_read_of_pieces_with_something_between_goes_on_where_it_was_short() {
+        let piece = |at, first| Piece { area: Area::Log, at, first, blocks: 1 };
+        let mut read =
+            begun(IoRequest::Read(Reading { blocks: 2, pieces: vec![piece(512, 0), piece(5120, 1)] }));
+        let left = |read: &Request| {
+            let vectors = &read.vectors[read.progress[0].vectors.clone()];
+            vectors.iter().map(|vector| vector.iov_len).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&read), [4096, 512, 4096]);
+        assert_eq!(read.completed(0, 1024), Next::Again);
+        assert_eq!(left(&read), [3072, 512, 4096]);
+        assert_eq!(again(&mut read, 3072 + 512), Next::Again);
+        assert_eq!(left(&read), [4096]);
+        assert_eq!(again(&mut read, 0), Next::Over);
+        let Some((_, _, Done::Read(_, Err(fault)))) = read.finish() else { panic!() };
+        assert!(matches!(fault, IoFault::Short { area: Area::Log, at: 5120 }), "{fault}");
     }
 
     #[test]

@@ -314,6 +314,12 @@ pub struct ReplicaState {
     pub log_bytes: u64,
     /// Bytes of it that are not destaged.
     pub log_used: u64,
+    /// Bytes of it that were destaged and freed.
+    pub destaged: u64,
+    /// Writers get the speed of the extents' device, because the log fills up.
+    pub slowed: bool,
+    /// How long writes have waited because the log filled up: the time in which one waited or more, in nanoseconds.
+    pub log_wait_ns: u64,
     /// Extents that have a place.
     pub extents: u64,
     /// Its device has no more room.

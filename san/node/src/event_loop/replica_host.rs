@@ -16,6 +16,7 @@ use loadline_san_device::pool::Blocks;
 use loadline_san_device::uring::Uring;
 use loadline_san_store::io::{Address, Area, Done, IoFault, IoRequest, Reading, Token};
 use loadline_san_store::scrub::Scrubbed;
+use loadline_san_store::store::throttle::WriteLimit;
 use loadline_san_store::store::{self, Store};
 
 use super::command::{DeviceFault, ReplicaState, Scrub};
@@ -75,10 +76,39 @@ pub(super) struct ReplicaHost {
     begun: HashMap<Token, Begun, RandomState>,
     /// The results of its scrub at the time when a full scrub was requested.
     scrub_from: Option<Scrubbed>,
+    /// Writes that wait because the log fills up.
+    log_waits: LogWaits,
     /// What its start found damaged, if anything.
     damage: Option<String>,
     /// Why it cannot be used, as the control path was last informed.
     unusable: Option<Unusable>,
+}
+
+/// How long one write or more has waited because the log fills up.
+#[derive(Debug, Default)]
+struct LogWaits {
+    since: Option<Moment>,
+    ended_ns: u64,
+}
+
+impl LogWaits {
+    /// Whether one waits now.
+    fn note(&mut self, waits: bool) {
+        // The clock is not read while nothing changes.
+        match (waits, self.since) {
+            (true, None) => self.since = Some(crate::clock::now()),
+            (false, Some(since)) => {
+                self.ended_ns += crate::clock::now().since(since);
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Until now, in nanoseconds.
+    fn until(&self, now: Moment) -> u64 {
+        self.ended_ns + self.since.map_or(0, |since| now.since(since))
+    }
 }
 
 impl ReplicaHost {
@@ -108,6 +138,7 @@ impl ReplicaHost {
             faults: Default::default(),
             held_back: HeldBack::default(),
             scrub_from: None,
+            log_waits: LogWaits::default(),
             damage,
             unusable: None,
         }
@@ -251,6 +282,9 @@ impl ReplicaHost {
             capacity: self.counts[1],
             log_bytes: fill.log_bytes,
             log_used: fill.log_used,
+            destaged: fill.destaged,
+            slowed: fill.limit == WriteLimit::Destaging,
+            log_wait_ns: self.log_waits.until(crate::clock::now()),
             extents: fill.extents,
             full: fill.full,
             failed: self.store.has_failed(),
@@ -273,6 +307,7 @@ impl ReplicaHost {
         completions: &mut Vec<Completion<Blocks>>,
     ) -> bool {
         self.store.run(&mut self.store_actions);
+        self.log_waits.note(self.store.has_write_that_waits());
         self.act(uring, completions);
         let has_fault = self.has_fault();
         if let Io::Direct(direct) = &mut self.io {

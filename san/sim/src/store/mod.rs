@@ -104,6 +104,7 @@ pub(crate) const SETTINGS: Settings = Settings {
     round: 32 << 10,
     at_once: 4,
     held: 48 << 10,
+    recall: 12 << 10,
     when_idle: false,
     spare: SPARE,
     is_promised: false,

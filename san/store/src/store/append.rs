@@ -39,6 +39,7 @@ enum Admission {
 impl<D: Data> Store<D> {
     /// Writes as many appends as there are and the log takes. False if it takes none.
     pub(crate) fn append(&mut self, out: &mut Vec<Action<D>>) -> bool {
+        self.throttle.wait(false);
         let first = self.log.next();
         let mut writing = self.memory.writing(Area::Log, self.ring_at(self.log.head()), true);
         let (mut through, mut bytes, mut count, mut skipped) = (None, 0, 0, false);
@@ -171,6 +172,7 @@ impl<D: Data> Store<D> {
         };
         let drains = self.destage.is_active() || self.can_destage();
         if needed + if drains { kept_free } else { 0 } > self.log.room() {
+            self.throttle.wait(true);
             self.destage.hurry();
             return Admission::Waits;
         }
@@ -190,26 +192,10 @@ impl<D: Data> Store<D> {
         // An append that moves to the ring's beginning is checked again when it is there.
         let price = if wraps && self.log.head() > 0 { needed - length } else { length };
         if writes && drains && !self.pay(price) {
+            self.throttle.wait(true);
             return Admission::Waits;
         }
         if wraps { Admission::Wrapped } else { Admission::Here }
-    }
-
-    /// Slows writers down, the more the fuller the log is, to what destaging frees in the end.
-    fn pay(&mut self, bytes: u64) -> bool {
-        // Below this no round need be under way, and nothing would earn the bytes back.
-        let low = self.log.ring() / 100 * u64::from(self.settings.low) + self.round_bytes();
-        let above = self.backlog().saturating_sub(low);
-        if above == 0 {
-            return true;
-        }
-        if self.credit < 0 {
-            return false;
-        }
-        let span = self.high().saturating_sub(low).max(1);
-        let price = u128::from(bytes) * u128::from(above.min(span)) / u128::from(span);
-        self.credit -= price as i64;
-        true
     }
 
     /// The batch is durable.

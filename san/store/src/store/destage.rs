@@ -1,16 +1,22 @@
 //! From the log to the extents.
 //!
 //! ```text
-//! choose ─▶ gather from the log, spread over extents ─▶ slots ─▶ sync ─▶ page with the new tail ─▶ free
+//! choose ─▶ slices: recall from the log, spread over extents ─▶ slots ─▶ sync ─▶ page with the new tail ─▶ free
 //! ```
 //!
 //! A round takes the oldest records, none above what is acknowledged (rule R1), and brings the last version of each block to its
 //! place, extent by extent. Places are written over: until the round's end the log has all that it brings, reads find it
 //! there, and a start does it again. So a slot may come before its data. What a later acknowledged record brings anyway
 //! is left out.
+//!
+//! What is not in memory any more is recalled: read in the log's order, in large reads, a slice of the round at a time, while the
+//! slice before is spread. To read each extent's blocks where they are in the log would cost a read for each write. A
+//! slice ends before the next begins, because both may have a version of one block.
 
+mod recall;
 mod slots;
 
+use loadline_san_core::ids::Position;
 use loadline_san_core::rule::{Rule, left_out};
 use loadline_san_core::store::Completion;
 use loadline_san_protocol::log::SECTOR;
@@ -19,34 +25,23 @@ use loadline_san_protocol::slot::BlockState;
 use crate::extents::Place;
 use crate::io::{Area, Data, IoRequest, Part, Piece, Reading};
 use crate::log::Kind;
-use crate::store::append::KEPT_FREE;
 use crate::store::read::add_piece;
 use crate::store::{Action, Purpose, Store};
+
+use recall::Recall;
 
 /// What a device is asked to write at the same time when much is to be destaged: fewer would let the log fill up.
 const MOST_AT_ONCE: u64 = 32;
 /// A round begins with so many bytes, or what is chosen for one if that is less, while there is no memory to hold more.
 const EARLY: u64 = 8 << 20;
-/// Slots in one write.
-const MOST_SLOTS: usize = 256;
-/// Slots between two that change are written along with them, as they are, if there are fewer than this.
-const MOST_APART: u32 = 4;
 /// The most pairs of record and extent of a round, unless one record has more.
 const MOST_PAIRS: usize = 1 << 16;
-
-/// A takeover waits for a round's end, and excludes replicas that do not report in time. So a round that took more ticks than this
-/// makes the next one half as large,
-const SLOW: u32 = 4;
-/// and one that took no more than this makes it twice as large.
-const FAST: u32 = 2;
+/// A key of a pair has its slice above so many bits, and its extent in them: a group has fewer extents by far.
+const SLICE: u32 = 48;
 
 /// The state of destaging: the round in progress, and what decides when the next one begins.
 #[derive(Debug, Default)]
 pub(crate) struct Destage {
-    /// Doublings of [`EARLY`] that a round has at most.
-    doublings: u32,
-    /// Ticks since this round began.
-    ticks: u32,
     phase: Phase,
     /// It is to begin even if the log is nearly empty.
     hurry: bool,
@@ -56,16 +51,26 @@ pub(crate) struct Destage {
     mending: bool,
     /// Rounds that have ended.
     rounds: u64,
+    /// Bytes of the log that they have freed.
+    freed: u64,
     /// Records below this number are destaged by this round.
     below: u64,
+    /// The last of their positions, if any of them is an entry.
+    last: Option<Position>,
     /// Their bytes.
     bytes: u64,
-    /// What was earned for writers of these.
+    /// What was earned for writers of these, and what a write of the round earns that costs 1.
     earned: u64,
-    /// Which extent each of them touches: in the order of the extents, then of the log.
+    worth: u64,
+    /// Which extent each of them touches, as a key with its slice: in the order of the slices, then the extents, then the log.
     pairs: Vec<(u64, u64)>,
     /// Those before this one are in the works.
     next: usize,
+    recall: Recall,
+    /// The first record of the slice that is spread.
+    slice_front: u64,
+    /// The round ends without freeing anything: a return waits. The log has all that the round has brought, as after a crash.
+    cut: bool,
     works: Vec<Work>,
     free_works: Vec<u32>,
     /// Places whose slots change, and extents that are not there and were trimmed.
@@ -77,6 +82,8 @@ pub(crate) struct Destage {
     out: usize,
     /// It was written to since it was last synced.
     dirty: bool,
+    /// Slots between two that change are written along with them if there are fewer than this.
+    apart: Place,
     /// The change that frees the log.
     change: u64,
 }
@@ -152,9 +159,19 @@ impl Destage {
         self.rounds
     }
 
-    /// A tick has passed.
-    pub(crate) fn tick(&mut self) {
-        self.ticks = self.ticks.saturating_add(1);
+    /// Bytes of the log that all rounds have freed.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    /// Bytes of this round that writers were given credit for.
+    pub(crate) fn earned(&self) -> u64 {
+        self.earned
+    }
+
+    /// Whether no round is under way that frees entries above this position.
+    pub(crate) fn is_within(&self, position: Position) -> bool {
+        !self.is_active() || self.last <= Some(position)
     }
 
     /// Rounds may begin again.
@@ -187,17 +204,10 @@ impl<D: Data> Store<D> {
                     }
                 }
                 Phase::Data => {
-                    let at_once = self.at_once();
-                    // Many together cost a device less than one after the other.
-                    let refill = self.destage.out <= at_once / 2;
-                    while refill && self.destage.out < at_once && self.destage.next < self.destage.pairs.len()
-                    {
-                        self.begin_work(out);
-                    }
-                    if self.destage.out > 0 {
+                    if !self.run_slices(out) {
                         return;
                     }
-                    if left_out(Rule::R1Free) {
+                    if left_out(Rule::R1Free) && !self.destage.cut {
                         self.move_tail();
                     }
                     self.destage.phase = Phase::Slots;
@@ -205,6 +215,10 @@ impl<D: Data> Store<D> {
                 }
                 Phase::Slots => {
                     if self.write_slots(out) || self.destage.out > 0 {
+                        return;
+                    }
+                    if self.destage.cut {
+                        self.destage.give_up();
                         return;
                     }
                     self.destage.phase = Phase::Sync;
@@ -242,19 +256,6 @@ impl<D: Data> Store<D> {
         if self.settings.held == 0 { enough.min(EARLY) } else { enough }
     }
 
-    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log too until the
-    /// round's end, and there has to be room for both, or writers would wait for that end.
-    pub(crate) fn high(&self) -> u64 {
-        let ring = self.log.ring();
-        (ring / 100 * u64::from(self.settings.high))
-            .min((ring - ring / KEPT_FREE).saturating_sub(self.round_bytes()))
-    }
-
-    /// Bytes of the log that are not destaged. Those of a round stay in the log until its end.
-    pub(crate) fn backlog(&self) -> u64 {
-        self.log.used().saturating_sub(self.destage.earned)
-    }
-
     fn at_once(&self) -> usize {
         let enough = self.enough();
         let span = self.high().saturating_sub(enough).max(1);
@@ -276,37 +277,54 @@ impl<D: Data> Store<D> {
     /// Chooses the records of a round. False if there are none.
     fn choose(&mut self) -> bool {
         self.destage.hurry = false;
-        let most = self.round_bytes().min(EARLY << self.destage.doublings);
+        let most = self.round_bytes();
         let front = self.log.front();
         let mut pairs = std::mem::take(&mut self.destage.pairs);
         pairs.clear();
-        let (mut below, mut bytes) = (front, 0);
+        let mut ends = std::mem::take(&mut self.destage.recall.ends);
+        ends.clear();
+        let (mut below, mut bytes, mut last, mut recalled) = (front, 0, None, 0);
         while bytes < most && pairs.len() < MOST_PAIRS && self.may_go(below) {
             let record = self.log.get(below).expect("it may go");
             if record.counts() {
-                pairs.extend(self.extents.extents_of(record.range()).map(|extent| (extent, below)));
+                last = last.max(Some(record.position));
+                let slice = (ends.len() as u64) << SLICE;
+                pairs.extend(self.extents.extents_of(record.range()).map(|extent| (slice | extent, below)));
+                if self.is_to_be_recalled(below, record) {
+                    recalled += recall::bytes_of(record);
+                }
             }
             bytes += self.log.length_of(below);
             below += 1;
+            if recalled >= self.settings.recall.max(1) {
+                ends.push(below);
+                recalled = 0;
+            }
         }
+        if ends.last() != Some(&below) {
+            ends.push(below);
+        }
+        self.destage.recall.ends = ends;
+        self.destage.recall.begin(front);
         pairs.sort_unstable();
         self.destage.pairs = pairs;
         if below == front {
             return false;
         }
         let round = &mut self.destage;
-        (round.phase, round.below, round.bytes) = (Phase::Data, below, bytes);
-        (round.earned, round.next, round.ticks) = (0, 0, 0);
+        (round.phase, round.below, round.last, round.bytes) = (Phase::Data, below, last, bytes);
+        (round.earned, round.next, round.cut, round.slice_front) = (0, 0, false, front);
         round.touched.clear();
         round.trimmed.clear();
+        self.destage.worth = bytes / self.expected_cost();
         true
     }
 
     /// Takes the next extent of the round.
     fn begin_work(&mut self, out: &mut Vec<Action<D>>) {
-        let (extent, _) = self.destage.pairs[self.destage.next];
-        let pairs =
-            self.destage.pairs[self.destage.next..].iter().take_while(|pair| pair.0 == extent).count();
+        let (key, _) = self.destage.pairs[self.destage.next];
+        let extent = extent_of(key);
+        let pairs = self.destage.pairs[self.destage.next..].iter().take_while(|pair| pair.0 == key).count();
         let range = self.destage.next..self.destage.next + pairs;
         self.destage.next = range.end;
         // Which record each block gets its content of: the last one of the round.
@@ -335,7 +353,7 @@ impl<D: Data> Store<D> {
             let is_newest = record.kind == Kind::Data && !self.log.is_replaced(record, block);
             if !is_newest || self.index.has_others() {
                 let newest = self.index.newest(block).expect("the log has it");
-                if newest >= self.destage.below && self.may_go(newest) {
+                if newest >= self.destage.recall.end() && self.may_go(newest) {
                     continue;
                 }
             }
@@ -483,66 +501,27 @@ impl<D: Data> Store<D> {
     fn end_work(&mut self, index: u32) {
         let pairs = self.destage.works[index as usize].pairs;
         self.destage.free_works.push(index);
-        let share = self.destage.bytes * pairs as u64 / self.destage.pairs.len() as u64;
-        self.destage.earned += share;
-        self.earn(share);
+        // A part of another has none.
+        if pairs > 0 {
+            self.earn_for(cost_of_blocks(pairs));
+        }
     }
 
-    /// Writers may append so much more.
-    fn earn(&mut self, bytes: u64) {
-        let most = (self.round_bytes() / 4).max(SECTOR as u64) as i64;
-        self.credit = (self.credit + bytes as i64).min(most);
+    /// A write of the round is done that costs the device so much: writers get what that is worth, together no more than the round
+    /// frees.
+    fn earn_for(&mut self, cost: u64) {
+        let bytes = (self.destage.worth * cost).min(self.destage.bytes - self.destage.earned);
+        self.destage.earned += bytes;
+        self.earn(bytes);
     }
+}
 
-    /// The slots of all extents that were touched are as they are to be written.
-    fn change_slots(&mut self) {
-        let stamp = self.known.epoch;
-        for extent in std::mem::take(&mut self.destage.trimmed) {
-            // Another copy may have it, and this trim is the only trace of its end.
-            self.bury(extent, stamp);
-        }
-        let mut touched = std::mem::take(&mut self.destage.touched);
-        touched.sort_unstable();
-        for place in &touched {
-            let stamp = self.stamp_of(*place, stamp);
-            let extent = self.extents.at_mut(*place);
-            extent.slot.stamp = stamp;
-            extent.stored = !extent.slot.is_empty();
-            let (stored, number) = (extent.stored, extent.slot.extent);
-            if stored {
-                self.meta.dig_up(number);
-            } else {
-                self.bury(number, stamp);
-            }
-        }
-        (self.destage.touched, self.destage.next_slot) = (touched, 0);
-    }
+/// About what a write of so many blocks costs a device, where one of few bytes is 1.
+fn cost_of_blocks(blocks: usize) -> u64 {
+    1 + blocks as u64 / 8
+}
 
-    /// Writes the slots that are next, adjacent ones in one write: no more at once than else, since appends wait behind
-    /// them. Whether there are more.
-    fn write_slots(&mut self, out: &mut Vec<Action<D>>) -> bool {
-        let at_once = self.at_once();
-        let touched = std::mem::take(&mut self.destage.touched);
-        while let Some(first) = touched.get(self.destage.next_slot).copied()
-            && self.destage.out < at_once
-        {
-            let rest = &touched[self.destage.next_slot..];
-            let near =
-                |two: &[Place]| two[1] - two[0] <= MOST_APART && self.extents.are_together(two[0], two[1]);
-            let count = 1 + rest.windows(2).take(MOST_SLOTS - 1).take_while(|two| near(two)).count();
-            let last = rest[count - 1];
-            self.destage.next_slot += count;
-            let mut writing = self.memory.writing(Area::Capacity, self.extents.slot_at(first), false);
-            for place in first..=last {
-                let sector = self.encoded_slot(place);
-                writing.bytes.push(sector);
-            }
-            writing.parts.push(Part::Bytes(last - first + 1));
-            self.destage.out += 1;
-            self.destage.dirty = true;
-            self.request_io(Purpose::Destage, IoRequest::Write(writing), out);
-        }
-        self.destage.touched = touched;
-        self.destage.next_slot < self.destage.touched.len()
-    }
+/// The extent of a pair's key.
+fn extent_of(key: u64) -> u64 {
+    key & ((1 << SLICE) - 1)
 }

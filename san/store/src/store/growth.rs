@@ -32,7 +32,8 @@ pub(crate) struct Growth {
     ticks: u32,
 }
 
-/// So many ticks something may wait for places that others give back: longer than a heartbeat, which brings the commit point.
+/// So many ticks something may wait for places that others give back, while nothing can be destaged: longer than a heartbeat, which
+/// brings the commit point.
 const MOST_STUCK: u32 = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +108,8 @@ impl<D: Data> Store<D> {
             self.growth.left = Some(space.free());
         }
         let was = std::mem::replace(&mut self.growth.stuck, self.growth.wanted > 0);
-        self.growth.ticks = if was { self.growth.ticks + 1 } else { 0 };
+        // A slow device may take longer for a round; and as nothing is appended meanwhile, there is a last one.
+        self.growth.ticks = if was && !self.can_destage() { self.growth.ticks + 1 } else { 0 };
         if self.growth.ticks >= MOST_STUCK {
             self.fail(
                 "the device is full, and more was written than its owner may have in flight".to_owned(),

@@ -170,9 +170,9 @@ impl<D: Data> Store<D> {
     }
 
     /// What is reported above the commit point is fetched later: so it is not destaged any more, until an owner sends a commit
-    /// point again. False while a round is under way, which may have some of it.
+    /// point again. False while a round is under way that has some of it.
     fn freeze(&mut self) -> bool {
-        if !self.destage.hold() {
+        if !self.destage.is_within(self.known.commit_point) && !self.destage.hold() {
             return false;
         }
         self.known.acknowledged = self.known.commit_point;

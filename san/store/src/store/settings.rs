@@ -3,7 +3,8 @@
 /// How a store behaves. None of it is on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Destaging begins when the log is filled to so many per cent; and writers are slowed down from there on.
+    /// Destaging begins when the log is filled to so many per cent and a round's bytes. Writers are slowed down from half of the way
+    /// between that and `high` on.
     pub low: u8,
     /// It begins at the latest when the log has so many bytes and a round's: what is held by then need not be read again for it.
     /// And while nothing can be held, as soon as there are a few MiB.
@@ -17,6 +18,9 @@ pub struct Settings {
     pub at_once: u64,
     /// Bytes of data at most that are kept in memory until they are destaged, so that they need not be read again for it.
     pub held: u64,
+    /// Bytes of data that are read from the log at once to be destaged, in the log's order, if they are not held: twice as much is
+    /// in memory. 0: each extent's are read alone.
+    pub recall: u64,
     /// Destaging begins also when nothing else is to be done.
     pub when_idle: bool,
     /// Free extents below which the replica reports that its device is full: as many as the writes that an owner has in flight
@@ -47,6 +51,7 @@ impl Default for Settings {
             round: 64 << 20,
             at_once: 4,
             held: 32 << 20,
+            recall: 4 << 20,
             when_idle: true,
             spare: 2048,
             is_promised: false,
