@@ -99,7 +99,7 @@ fn a_limit_is_changed_while_a_volume_is_used_and_holds_at_each_of_its_owners() {
     for (words, says) in [
         (&["--resync", "91%"][..], "at most 90%"),
         (&["--resync", "a third"], "as 30%"),
-        (&["--scrub", "0"], "without scrubs"),
+        (&["--scrub", "0"], "at least 1MiB a second"),
         (&["--none", "--scrub", "5MiB"], "cannot be used with"),
         (&[], "required"),
     ] {

@@ -247,6 +247,10 @@ fn a_read_cache_has_what_is_read_again_and_is_given_back() {
     cluster.loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
     assert!(cluster.loadline(&["volume", "show", "disk"]).contains("cache     16MiB of each copy"));
     wait_for_cache(&cluster, "disk", |bytes| bytes >= 16 << 20);
+    cluster.loadline(&["volume", "cache", "disk", "--size", "8MiB"]);
+    wait_for_cache(&cluster, "disk", |bytes| (8 << 20..16 << 20).contains(&bytes));
+    cluster.loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
+    wait_for_cache(&cluster, "disk", |bytes| bytes >= 16 << 20);
     // Its room is promised to nobody else.
     let (code, said) = cluster.try_loadline(&["volume", "cache", "other", "--size", "24MiB"]);
     assert!(code == 2 && said.contains("no room for the read cache"), "{code}: {said}");

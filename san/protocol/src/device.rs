@@ -101,6 +101,19 @@ pub enum DiskFault {
         /// What this program knows.
         ours: u16,
     },
+    /// This program cannot read it any more.
+    #[error(
+        "{what} of version {stated} was written by an older Loadline, and this one knows only version {ours}: use the older program, or \
+         blank the device if its data is not needed"
+    )]
+    Older {
+        /// What was looked for.
+        what: &'static str,
+        /// The value that is stored.
+        stated: u16,
+        /// What this program knows.
+        ours: u16,
+    },
     /// A sector of the chunk table that belongs to another place.
     #[error(
         "the chunk table speaks of chunk {stated_chunk} of device {stated}, and this is chunk {our_chunk} of {ours}: the device was copied, or has written to a wrong place"
@@ -170,6 +183,10 @@ impl Kind {
         let stated = begin.version.get();
         if stated > self.version {
             return Err(DiskFault::Newer { what: self.what, stated, ours: self.version });
+        }
+        // No version has the number 0: that is no older one, but wrong.
+        if (1..self.version).contains(&stated) {
+            return Err(DiskFault::Older { what: self.what, stated, ours: self.version });
         }
         T::ref_from_prefix(whole).map_err(|_| short)
     }

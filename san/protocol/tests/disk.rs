@@ -202,6 +202,15 @@ fn as_every_format<T: std::fmt::Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> R
     let is_newer = |stated: u16, ours: u16| stated == ours + 1 && ours == u16::from(bytes[12]);
     assert!(matches!(fault, DiskFault::Newer { stated, ours, .. } if is_newer(stated, ours)), "{fault}");
     assert!(fault.to_string().contains("upgrade this node"), "{fault}");
+    // Nor does this program read an older one.
+    if bytes[12] > 1 {
+        let mut older = bytes.to_vec();
+        older[12] = 1;
+        mend(&mut older);
+        let fault = decode(&older).unwrap_err();
+        assert!(matches!(fault, DiskFault::Older { stated: 1, .. }), "{fault}");
+        assert!(fault.to_string().contains("use the older program"), "{fault}");
+    }
     newer[20] = 0;
     let fault = decode(&newer).unwrap_err();
     assert!(matches!(fault, DiskFault::Torn { .. }), "{fault}");

@@ -50,9 +50,8 @@ pub struct CacheCounts {
     pub taken: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    #[default]
     Empty,
     Writing,
     /// It is being written, and is of no use any more.
@@ -60,13 +59,28 @@ enum State {
     Whole,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+/// What a place has: its block; and the checksum, the state, and whether it was read since the hand passed it last. In plain numbers,
+/// since a large cache begins with memory that is zero and that nothing has touched yet.
+#[derive(Debug, Clone, Copy)]
 struct Entry {
     block: u64,
     checksum: u32,
     state: State,
-    /// It was read since the hand passed it last.
     used: bool,
+}
+
+const USED: u64 = 1 << 40;
+
+impl Entry {
+    fn unpack([block, rest]: [u64; 2]) -> Entry {
+        let state = [State::Empty, State::Writing, State::Outdated, State::Whole][(rest >> 32) as usize & 3];
+        Entry { block, checksum: rest as u32, state, used: rest & USED != 0 }
+    }
+
+    fn pack(self) -> [u64; 2] {
+        let used = if self.used { USED } else { 0 };
+        [self.block, u64::from(self.checksum) | (self.state as u64) << 32 | used]
+    }
 }
 
 /// The cache of one replica. It has no place as long as its region is empty.
@@ -74,12 +88,14 @@ struct Entry {
 pub(crate) struct Cache {
     region: Region,
     /// Of each place: `WAYS` after each other are a set.
-    entries: Vec<Entry>,
+    entries: Vec<[u64; 2]>,
     /// Blocks that were read lately, by a part of their hash. A later one takes the place of an earlier one.
     seen: Vec<u16>,
     /// The place in each set at which the next search for one begins is this one.
     hand: usize,
+    /// Writes to the region that are under way, and reads of several blocks from it.
     writing: u32,
+    reading: u32,
     counts: CacheCounts,
     /// The region that it is to have, when nothing is being written to the present one.
     next: Option<Region>,
@@ -100,22 +116,21 @@ impl Cache {
     /// It is to have this region, as soon as nothing is written to the one that it has. → [`given_back`](Self::given_back)
     pub(crate) fn change(&mut self, region: Region) {
         self.next = Some(region);
-        self.clear();
         self.change_if_quiet();
     }
 
-    /// The region that it had, once, when nothing is written there any more.
+    /// The region that it had, once, when nothing is written there any more, or read.
     pub(crate) fn given_back(&mut self) -> Option<Region> {
         self.given_back.take()
     }
 
     fn change_if_quiet(&mut self) {
-        if self.writing > 0 {
+        if self.writing > 0 || self.reading > 0 {
             return;
         }
         let Some(region) = self.next.take() else { return };
         let sets = region.blocks() / WAYS;
-        self.entries = vec![Entry::default(); sets * WAYS];
+        self.entries = vec![[0; 2]; sets * WAYS];
         let seen = if sets > 0 { (sets * WAYS * SEEN).next_power_of_two() } else { 0 };
         self.seen = vec![0; seen];
         self.given_back = Some(std::mem::replace(&mut self.region, region));
@@ -124,12 +139,12 @@ impl Cache {
     /// Where the block is, if the cache has it with this checksum. Counts.
     pub(crate) fn get(&mut self, block: u64, checksum: u32) -> Option<u64> {
         let place = self.find(block).filter(|place| {
-            let entry = &self.entries[*place];
-            entry.state == State::Whole && entry.checksum == checksum
+            let entry = self.entry(*place);
+            self.next.is_none() && entry.state == State::Whole && entry.checksum == checksum
         });
         match place {
             Some(place) => {
-                self.entries[place].used = true;
+                self.change_entry(place, |entry| entry.used = true);
                 self.counts.hits += 1;
                 Some(self.region.at(place as u32))
             }
@@ -150,7 +165,7 @@ impl Cache {
             return None;
         }
         let place = self.free(block)?;
-        self.entries[place] = Entry { block, checksum, state: State::Writing, used: false };
+        self.entries[place] = Entry { block, checksum, state: State::Writing, used: false }.pack();
         self.writing += 1;
         self.counts.taken += 1;
         Some((place as u32, self.region.at(place as u32)))
@@ -159,27 +174,49 @@ impl Cache {
     /// What was to be written to a place is there, or could not be written.
     pub(crate) fn wrote(&mut self, place: u32, well: bool) {
         self.writing -= 1;
-        let entry = &mut self.entries[place as usize];
-        entry.state = if well && entry.state == State::Writing { State::Whole } else { State::Empty };
+        self.change_entry(place as usize, |entry| {
+            entry.state = if well && entry.state == State::Writing { State::Whole } else { State::Empty };
+        });
         self.change_if_quiet();
     }
 
     /// The block has other data now, or what the cache has of it is not what it should be.
     pub(crate) fn forget(&mut self, block: u64) {
         if let Some(place) = self.find(block) {
-            self.entries[place].outdate();
+            self.change_entry(place, Entry::outdate);
         }
     }
 
     /// It has no block any more.
     pub(crate) fn clear(&mut self) {
-        self.entries.iter_mut().for_each(Entry::outdate);
+        (0..self.entries.len()).for_each(|place| self.change_entry(place, Entry::outdate));
+    }
+
+    /// A read of places that [`get`](Self::get) returned begins, and [`was_read`](Self::was_read) is to follow.
+    pub(crate) fn reads(&mut self) {
+        self.reading += 1;
+    }
+
+    /// Such a read has ended.
+    pub(crate) fn was_read(&mut self) {
+        self.reading -= 1;
+        self.change_if_quiet();
+    }
+
+    fn entry(&self, place: usize) -> Entry {
+        Entry::unpack(self.entries[place])
+    }
+
+    fn change_entry(&mut self, place: usize, change: impl FnOnce(&mut Entry)) {
+        let mut entry = self.entry(place);
+        change(&mut entry);
+        self.entries[place] = entry.pack();
     }
 
     fn find(&self, block: u64) -> Option<usize> {
         let set = self.set_of(block)?;
         let has = |place: &usize| {
-            let entry = &self.entries[*place];
+            let entry = self.entry(*place);
             entry.block == block && matches!(entry.state, State::Writing | State::Whole)
         };
         set.into_iter().find(has)
@@ -206,16 +243,18 @@ impl Cache {
     /// A place in the set of a block that may get another.
     fn free(&mut self, block: u64) -> Option<usize> {
         let set = self.set_of(block)?;
-        if let Some(place) = set.clone().find(|place| self.entries[*place].state == State::Empty) {
+        if let Some(place) = set.clone().find(|place| self.entry(*place).state == State::Empty) {
             return Some(place);
         }
         // Twice around: the first time each one that was used is spared.
         for _ in 0..2 * WAYS {
             self.hand = (self.hand + 1) % WAYS;
-            let entry = &mut self.entries[set.start + self.hand];
-            if entry.state == State::Whole && !std::mem::replace(&mut entry.used, false) {
-                return Some(set.start + self.hand);
+            let place = set.start + self.hand;
+            let entry = self.entry(place);
+            if entry.state == State::Whole && !entry.used {
+                return Some(place);
             }
+            self.change_entry(place, |entry| entry.used = false);
         }
         None
     }
@@ -337,6 +376,20 @@ mod tests {
         let old = cache.given_back().unwrap();
         assert_eq!(old.starts, [1 << 20, 1 << 30]);
         assert!(!cache.is_there() && cache.get(3, 30).is_none());
+    }
+
+    #[test]
+    fn a_region_that_is_read_is_given_back_afterwards() {
+        let mut cache = cache(64);
+        (0..2).for_each(|_| _ = read(&mut cache, 3));
+        assert!(read(&mut cache, 3));
+        cache.reads();
+        cache.change(Region { starts: vec![1 << 40], chunk_bytes: 64 * BLOCK });
+        assert!(cache.given_back().is_none() && !read(&mut cache, 3), "nothing is found there any more");
+        cache.was_read();
+        assert!(cache.given_back().is_some());
+        (0..2).for_each(|_| _ = read(&mut cache, 3));
+        assert!(read(&mut cache, 3), "it is used where it is now");
     }
 
     #[test]

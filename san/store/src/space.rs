@@ -7,7 +7,7 @@
 //! A log takes consecutive chunks from the front, once. Extents take one at a time from the back, when they need it: so
 //! volumes are thin. All that is here is on the control path.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_protocol::device::{
@@ -223,9 +223,9 @@ impl Space {
         &self.uses
     }
 
-    /// Replicas that have a log or extents here.
-    pub fn residents(&self) -> BTreeSet<ReplicaId> {
-        self.uses.iter().flatten().map(|of| of.replica).collect()
+    /// Replicas that have a log or extents here, with their keys.
+    pub fn residents(&self) -> BTreeMap<ReplicaId, u64> {
+        self.uses.iter().flatten().map(|of| (of.replica, of.key)).collect()
     }
 
     /// The key of the replica with this id that has a log or extents here; `None` if none has. A key other than the one that the
@@ -313,12 +313,11 @@ impl Space {
         if self.free < chunks {
             return None;
         }
-        let mut starts = Vec::with_capacity(chunks as usize);
-        for _ in 0..chunks {
-            let chunk = self.last_free().expect("as many are free") as u32;
-            self.lent.insert(chunk);
-            starts.push(self.superblock.chunk_at(chunk));
-        }
+        let is_free = |chunk: &usize| self.uses[*chunk].is_none() && !self.lent.contains(&(*chunk as u32));
+        let found: Vec<u32> =
+            (0..self.uses.len()).rev().filter(is_free).take(chunks as usize).map(|at| at as u32).collect();
+        let starts = found.iter().map(|chunk| self.superblock.chunk_at(*chunk)).collect();
+        self.lent.extend(found);
         self.free -= chunks;
         Some(Region { starts, chunk_bytes: self.superblock.chunk_bytes })
     }
@@ -379,16 +378,26 @@ impl Space {
         replica: ReplicaId,
         key: u64,
     ) -> Result<(), SpaceError> {
-        let is_its = |of: &ChunkUse| of.replica == replica && of.key == key;
-        let chunks = || 0..self.superblock.chunks;
-        let of = |chunk: &u32| self.uses[*chunk as usize].as_ref().filter(|of| is_its(of));
-        // The first chunk of the log goes first: without it the replica is gone.
-        let is_first = |chunk: &u32| of(chunk).is_some_and(|of| of.role == Role::Log && of.index == 0);
-        let first: Vec<u32> = chunks().filter(is_first).collect();
-        let others: Vec<u32> = chunks().filter(|chunk| of(chunk).is_some() && !is_first(chunk)).collect();
-        for chunk in first.into_iter().chain(others) {
-            self.set(disk, area, chunk, None)?;
-        }
+        while self.forget_one(disk, area, replica, key)? {}
         Ok(())
+    }
+
+    /// Gives back one chunk of those. Returns whether there was one.
+    pub fn forget_one(
+        &mut self,
+        disk: &mut impl Disk,
+        area: Area,
+        replica: ReplicaId,
+        key: u64,
+    ) -> Result<bool, SpaceError> {
+        let is_its = |of: &Option<ChunkUse>| of.is_some_and(|of| of.replica == replica && of.key == key);
+        // The first chunk of the log goes first: without it the replica is gone.
+        let is_first =
+            |of: &Option<ChunkUse>| is_its(of) && of.is_some_and(|of| of.role == Role::Log && of.index == 0);
+        let found = self.uses.iter().position(is_first).or_else(|| self.uses.iter().position(is_its));
+        match found {
+            Some(chunk) => self.set(disk, area, chunk as u32, None).map(|()| true),
+            None => Ok(false),
+        }
     }
 }

@@ -117,13 +117,13 @@ pub(crate) fn run(args: Args) -> Exit {
             let id: u32 = api.post("/v1/devices", AddDevice { role: Some(role.into()), ..add })?;
             let now = format!("{} is device {id} of the cluster", path.display());
             let done = api.done_with(&now, &[("device", id.into())]);
-            if !api.json {
-                let status: StatusView = api.get("/v1/status")?;
-                let concerns = |device: &&DeviceView| device.id == id || device.role == Role::Log;
-                for device in status.devices.iter().filter(concerns) {
-                    if let Some(advice) = &device.advice {
-                        print_line!("note: device {}: {advice}", device.id);
-                    }
+            // The device is added, whatever can be said about it.
+            let status = if api.json { None } else { api.get::<StatusView>("/v1/status").ok() };
+            let all = status.map(|status| status.devices).unwrap_or_default();
+            let node = all.iter().find(|device| device.id == id).map(|device| device.node.clone());
+            for device in all.iter().filter(|device| Some(&device.node) == node.as_ref()) {
+                if let Some(advice) = &device.advice {
+                    print_line!("note: device {}: {advice}", device.id);
                 }
             }
             Ok(done)

@@ -63,7 +63,7 @@ pub(super) struct Dev {
     #[arg(long)]
     model: Option<String>,
     /// Give each node a log device too, which behaves as this model says: then --size and --model are those of its capacity device. The path of
-    /// a TOML file, or the name of a drive, as for --model.
+    /// a TOML file, or the name of a drive, as for --model. An existing cluster keeps its devices.
     #[arg(long, value_name = "MODEL")]
     log_model: Option<String>,
     /// The size of each node's log device.
@@ -327,8 +327,12 @@ fn serve(
             std::thread::sleep(Duration::from_millis(50));
         };
         let name = format!("node-{number}");
-        if !status.devices.iter().any(|device| device.node == name) {
-            for add in devices.in_folder(&folder.join(&name)) {
+        let known = status.devices.iter().filter(|device| device.node == name);
+        let known: Vec<&str> = known.map(|device| device.path.as_str()).collect();
+        let is_new = |add: &AddDevice| !known.iter().any(|path| Path::new(path) == add.path);
+        // Of two, one may have been added before the command was interrupted. An existing cluster keeps the devices that it has.
+        if known.len() < devices.0.len() {
+            for add in devices.in_folder(&folder.join(&name)).into_iter().filter(is_new) {
                 if let Err(why) = api(number).post::<_, u32>("/v1/devices", add) {
                     why.print_error();
                     return Ok(Exit::Failed);

@@ -140,7 +140,7 @@ pub(crate) fn report(args: &Device, dumps: bool) -> Exit {
         let space = log.space.lock().expect("no holder panics");
         let begin = space.superblock();
         let here: Vec<ReplicaId> = space.replicas().collect();
-        let data_of = space.residents().into_iter().filter(|id| !here.contains(id)).map(|id| id.0);
+        let data_of = space.residents().into_keys().filter(|id| !here.contains(id)).map(|id| id.0);
         Seen {
             cluster: format!("{:032x}", begin.cluster.0),
             device: begin.device.to_string(),

@@ -61,7 +61,8 @@ pub struct Cluster {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
-    /// Per cent of what a volume has in flight that are copies to its returning copies, at most 90; 0: no more than a few copies at a time.
+    /// Per cent of what a volume has in flight that are copies to a returning copy, at most 90, and not more than 256 copies of 64 KiB; 0: four copies
+    /// at a time.
     #[serde(default)]
     pub resync_percent: u32,
     /// Bytes a second that each node scrubs; if nothing is given, 2 MiB for each thread of its data path.

@@ -147,9 +147,11 @@ impl ReplicaHost {
     /// Why it cannot be used, or that it can be, if that has changed since it was asked last.
     pub(super) fn unusable(&mut self) -> Option<Option<Unusable>> {
         let now = if self.store.has_failed() {
-            let device = self.device_ids[number_of(self.store.failed_area().unwrap_or(Area::Capacity))];
             let why = self.store.why_failed().unwrap_or("its device has failed").to_owned();
-            Some(Unusable::Failed { device, why })
+            Some(match self.store.failed_area() {
+                Some(area) => Unusable::Failed { device: self.device_ids[number_of(area)], why },
+                None => Unusable::NotUsed(why),
+            })
         } else if self.store.is_damaged() {
             Some(Unusable::Damaged(self.damage.clone().unwrap_or_default()))
         } else {
@@ -244,8 +246,9 @@ impl ReplicaHost {
     fn tell_store(&mut self, held: Held, now: Moment) {
         let Held { token, done, begun } = held;
         let ended = Ended::of(&done);
-        ended.count(&mut self.counts, now.since(begun.at));
-        if let Some(due) = begun.due
+        ended.iter().flatten().for_each(|ended| ended.count(&mut self.counts, now.since(begun.at)));
+        // Of a read from both devices it is not known which one it waited for.
+        if let ([Some(ended), None] | [None, Some(ended)], Some(due)) = (ended, begun.due)
             && let Some(model) = self.io.devices().file(ended.area).model()
         {
             model.completed(begun.at, due, now);
@@ -334,7 +337,7 @@ impl ReplicaHost {
                     io_request => direct.carry_out(io_request),
                 };
                 if due.is_none() && !has_fault {
-                    self.ended.push(Ended::of(&done));
+                    self.ended.extend(Ended::of(&done).into_iter().flatten());
                     self.store.done(token, done, &mut self.store_actions);
                 } else {
                     let held = Held { token, done, begun: Begun { at: begun, due } };
@@ -415,19 +418,20 @@ struct Ended {
 }
 
 impl Ended {
-    fn of(done: &Done<Blocks>) -> Ended {
+    /// What the log's device and the other one have done of it.
+    fn of(done: &Done<Blocks>) -> [Option<Ended>; 2] {
         match done {
-            Done::Read(reading, result) => {
-                let area = reading.pieces.first().map_or(Area::Log, |piece| piece.area);
-                let bytes = u64::from(reading.blocks) * BLOCK;
-                Ended { area, of: |of| &mut of.read, bytes, well: result.is_ok() }
-            }
+            Done::Read(reading, result) => [Area::Log, Area::Capacity].map(|area| {
+                let pieces = reading.pieces.iter().filter(|piece| piece.area == area);
+                let bytes = pieces.map(|piece| u64::from(piece.blocks) * BLOCK).sum();
+                (bytes > 0).then(|| Ended { area, of: |of| &mut of.read, bytes, well: result.is_ok() })
+            }),
             Done::Wrote(writing, result) => {
                 let (area, bytes) = (writing.area, writing.length());
-                Ended { area, of: |of| &mut of.write, bytes, well: result.is_ok() }
+                [Some(Ended { area, of: |of| &mut of.write, bytes, well: result.is_ok() }), None]
             }
             Done::Synced(area, result) => {
-                Ended { area: *area, of: |of| &mut of.sync, bytes: 0, well: result.is_ok() }
+                [Some(Ended { area: *area, of: |of| &mut of.sync, bytes: 0, well: result.is_ok() }), None]
             }
         }
     }

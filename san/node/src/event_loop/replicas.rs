@@ -298,6 +298,8 @@ impl Replicas {
     /// it scrubs up to four times its share.
     fn share_out_scrub(&mut self) {
         let each = self.scrub.unwrap_or(SCRUB) * IDLE_TICKS / self.hosts.len().max(1) as u64;
+        // Nothing would be no scrub at all.
+        let each = each.max(1);
         for host in self.hosts.values_mut() {
             host.store.scrub_at(if host.scrubs_fast() { FAST_SCRUB } else { each });
         }

@@ -14,6 +14,7 @@ use loadline_san_store::space::Space;
 
 use super::NodeState;
 use crate::config::catalog::Replica;
+use crate::unusable::Unusable;
 
 /// Why a copy is not removed that an interrupted command has left.
 const USED: &str = "an interrupted command has left it according to the configuration, but it was used, so an older configuration was put back. \
@@ -31,6 +32,18 @@ pub(super) struct Home {
 
 fn lock(space: &Mutex<Space>) -> MutexGuard<'_, Space> {
     space.lock().expect("no thread panics with it")
+}
+
+/// Gives back all that a replica has on a device. That may be much: others get at the device's table in between.
+fn forget(
+    space: &Mutex<Space>,
+    devices: &mut Devices,
+    area: Area,
+    id: ReplicaId,
+    key: u64,
+) -> Result<(), String> {
+    while lock(space).forget_one(devices, area, id, key).map_err(|why| why.to_string())? {}
+    Ok(())
 }
 
 impl NodeState {
@@ -52,10 +65,14 @@ impl NodeState {
         Some((Devices { log: open.file.share().ok()?, capacity: None }, open.space.clone()))
     }
 
-    /// Of the devices of a replica, of which not all can be used, those that can: what they have of it can be given back. The other
-    /// device is to be replaced, and then all that it has is gone.
+    /// Of the devices of a replica, of which one cannot be used or has failed, the other: what it has of it can be given back.
     pub(super) fn usable_half(&self, replica: &Replica) -> Option<HalfHome> {
-        [replica.device, replica.log_device].into_iter().find_map(|device| {
+        let failed = match &replica.unusable {
+            Some(Unusable::Failed { device, .. }) => Some(*device),
+            _ => None,
+        };
+        let devices = [replica.device, replica.log_device].into_iter();
+        devices.filter(|device| Some(*device) != failed).find_map(|device| {
             let (devices, space) = self.alone(device)?;
             Some(HalfHome { devices, space })
         })
@@ -82,7 +99,7 @@ pub(super) struct HalfHome {
 impl HalfHome {
     /// Gives back what it has of the replica with this id and key.
     pub(super) fn forget(&mut self, id: ReplicaId, key: u64) -> Result<(), String> {
-        lock(&self.space).forget(&mut self.devices, Area::Log, id, key).map_err(|why| why.to_string())
+        forget(&self.space, &mut self.devices, Area::Log, id, key)
     }
 }
 
@@ -108,12 +125,12 @@ impl Home {
     fn give_back(&mut self, id: ReplicaId, key: u64) -> Result<(), String> {
         let Home { devices, log, capacity } = self;
         // What one device cannot give back is no reason to keep what is on the other.
-        let of_log = lock(log).forget(devices, Area::Log, id, key);
+        let of_log = forget(log, devices, Area::Log, id, key);
         let of_capacity = match Arc::ptr_eq(log, capacity) {
             true => Ok(()),
-            false => lock(capacity).forget(devices, Area::Capacity, id, key),
+            false => forget(capacity, devices, Area::Capacity, id, key),
         };
-        of_log.and(of_capacity).map_err(|why| why.to_string())
+        of_log.and(of_capacity)
     }
 
     /// Makes an empty replica. If making it was begun before, it begins again. The error says why it is not made: none is made in the place of

@@ -392,16 +392,20 @@ impl Node {
             });
             let kept: Vec<DeviceId> = others.map(|(_, (other, _))| DeviceId(other.device)).collect();
             let need = room::need_of(&catalog, volume, blocks_of(&catalog, old));
-            if old.gives_way
-                && let Some(device) = devices.iter_mut().find(|device| device.id.0 == old.device)
-            {
-                device.promised = device.promised.saturating_sub(need.data);
-            }
-            let place = match place_one(&devices, old.group as usize, need, &kept) {
+            // If the old one gives way, what it has on the device that is well is room for the other.
+            let find = |gives_way: bool| {
+                let mut devices = devices.clone();
+                for device in devices.iter_mut().filter(|_| gives_way) {
+                    let data = if device.id.0 == old.device { need.data } else { 0 };
+                    let log = if device.id.0 == old.log_device { need.log + need.cache } else { 0 };
+                    device.promised = device.promised.saturating_sub(data + log);
+                }
+                place_one(&devices, old.group as usize, need, &kept)
+            };
+            let is_useless = || record.is_some_and(|record| is_useless(&catalog, &record, old_id, old));
+            let place = match find(old.gives_way) {
                 Ok(place) => place,
-                Err(NoPlace::Room { .. })
-                    if record.is_some_and(|record| is_useless(&catalog, &record, old_id, old)) =>
-                {
+                Err(_) if !old.gives_way && is_useless() && find(true).is_ok() => {
                     let next = Replica { gives_way: true, refused: None, ..old.clone() };
                     store.commit(&[change(format!("replica/{old_id}"), Some(*version), &next)])?;
                     return Ok(Ok(()));
@@ -476,7 +480,7 @@ impl Node {
                 !is_left && (state.broken.contains_key(&device_id) || state.unopened.contains_key(id))
             };
             let is_dropped = |r: &Replica| r.state == ReplicaState::Dropping && !r.gives_way;
-            let gone = here.iter().all(|(id, (r, _))| is_dropped(r) && (cannot(id, r) || r.kept().is_some()));
+            let gone = here.iter().all(|(id, (r, _))| is_dropped(r) && cannot(id, r));
             if !gone {
                 continue;
             }

@@ -391,8 +391,7 @@ impl Node {
                     self.loop_of(replica.volume).give(LoopCommand::Resize(ReplicaId(id), extents));
                 }
                 drop(state);
-                self.follow_cache(id, replica, volume);
-                return true;
+                return self.follow_cache(id, replica, volume);
             }
             state.unopened.get(&id).is_some_and(|(when, ..)| when.elapsed() < AGAIN)
         };
@@ -400,7 +399,8 @@ impl Node {
             return false;
         }
         let Some(Home { devices, log, capacity }) = self.state().home(replica) else { return false };
-        let there = capacity.lock().expect("no thread panics with it").residents();
+        // While another thread writes the device's table, this is tried again.
+        let Ok(there) = capacity.try_lock().map(|space| space.residents()) else { return false };
         let promises_once = {
             let catalog = &self.state().catalog;
             catalog.promises_once() && !has_unknown(catalog, &there, replica.device)
@@ -425,8 +425,7 @@ impl Node {
             state.sizes.insert(id, extents);
         }
         self.loop_of(replica.volume).give(LoopCommand::OpenReplica(Box::new(open)));
-        self.follow_cache(id, replica, volume);
-        true
+        self.follow_cache(id, replica, volume)
     }
 
     /// Says what is wrong with a replica, once.
@@ -456,21 +455,18 @@ impl Node {
         }
         self.give_back_cache(id);
         let (key, unless_used) = (replica.key, replica.unless_used);
+        if replica.gives_way {
+            return self.give_up_half(id, replica).await;
+        }
         let Some(mut home) = self.state().home(replica) else {
             // Whether one that may have been used has data, is in its log.
-            let half = self.state().usable_half(replica).filter(|_| !unless_used);
-            if let Some(mut half) = half {
-                let forgotten = tokio::task::spawn_blocking(move || half.forget(ReplicaId(id), key)).await;
-                if let Ok(Err(why)) = forgotten {
-                    self.complain(id, &format!("the replica cannot be removed: {why}"));
-                }
+            if !unless_used {
+                self.give_up_half(id, replica).await;
             }
             return false;
         };
         let forgotten = tokio::task::spawn_blocking(move || home.forget(ReplicaId(id), key, unless_used));
         match forgotten.await.unwrap_or_else(|_| Err("it could not be removed".into())) {
-            // The one in its stead refers to it.
-            Ok(None) if replica.gives_way => true,
             Ok(None) => {
                 let gone = Change { key: format!("replica/{id}"), expected: Some(version), value: None };
                 self.commit(vec![gone]).await.unwrap_or(false)
@@ -483,6 +479,21 @@ impl Node {
                     .await
                     .unwrap_or(false)
             }
+            Err(why) => {
+                self.complain(id, &format!("the replica cannot be removed: {why}"));
+                false
+            }
+        }
+    }
+
+    /// What a replica has on a device that is well is given back. Its other device has failed, is to be replaced, and is left alone: all
+    /// that is there goes with it. Returns whether nothing is left to do.
+    async fn give_up_half(&self, id: u64, replica: &Replica) -> bool {
+        let Some(mut half) = self.state().usable_half(replica) else { return false };
+        let key = replica.key;
+        let forgotten = tokio::task::spawn_blocking(move || half.forget(ReplicaId(id), key)).await;
+        match forgotten.unwrap_or_else(|_| Err("it could not be removed".into())) {
+            Ok(()) => true,
             Err(why) => {
                 self.complain(id, &format!("the replica cannot be removed: {why}"));
                 false
@@ -525,10 +536,12 @@ fn is_spread(catalog: &Catalog, volume: u64, me: u32) -> bool {
     others.iter().cycle().skip(first).take(FEW.min(others.len())).any(|node| *node == me)
 }
 
-/// Whether a device, which has something of these replicas, has one that the configuration does not have there: it was made before an older copy of it was
+/// Whether a device, which has something of these replicas, by their ids and keys, has one that the configuration does not have there: it was made before an older copy of it was
 /// put back, and nothing removes it. Then the device may have less room than was promised, and no replica counts on room that it has not taken.
-fn has_unknown(catalog: &Catalog, there: &BTreeSet<ReplicaId>, device: u32) -> bool {
-    let is_known = |id: &ReplicaId| catalog.replicas.get(&id.0).is_some_and(|(of, _)| of.is_on(device));
+fn has_unknown(catalog: &Catalog, there: &BTreeMap<ReplicaId, u64>, device: u32) -> bool {
+    let is_known = |(id, key): (&ReplicaId, &u64)| {
+        catalog.replicas.get(&id.0).is_some_and(|(of, _)| of.is_on(device) && of.key == *key)
+    };
     !there.iter().all(is_known)
 }
 

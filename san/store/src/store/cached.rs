@@ -26,14 +26,21 @@ impl<D: Data> Store<D> {
     }
 
     /// Blocks whose data is in extents are read from the cache, if it has them.
-    pub(crate) fn look_in_cache(&mut self, block: u64, found: &mut [BlockSource]) {
+    /// Returns whether it has some: then `was_read` of the cache is to follow the read.
+    pub(crate) fn look_in_cache(&mut self, block: u64, found: &mut [BlockSource]) -> bool {
+        let mut any = false;
         for (block, found) in (block..).zip(found) {
             if let BlockSource::Data { area: area @ Area::Capacity, at, checksum } = found
                 && let Some(cached) = self.cache.get(block, *checksum)
             {
                 (*area, *at) = (Area::Log, cached);
+                any = true;
             }
         }
+        if any {
+            self.cache.reads();
+        }
+        any
     }
 
     /// Blocks that were read from extents, and are still what the extents have, are written to the cache, if it takes them.

@@ -53,6 +53,8 @@ struct Job {
     /// Of the log, instead of what is newest.
     record: Option<u64>,
     tries: u32,
+    /// A part of it is read from the read cache.
+    from_cache: bool,
     /// Of each block.
     found: Vec<BlockSource>,
 }
@@ -194,7 +196,7 @@ impl<D: Data> Store<D> {
         out: &mut Vec<Action<D>>,
     ) {
         let index = self.reads.free.pop().unwrap_or_else(|| {
-            let empty = Job { reader, block, record, tries: 0, found: Vec::new() };
+            let empty = Job { reader, block, record, tries: 0, from_cache: false, found: Vec::new() };
             self.reads.jobs.push(empty);
             self.reads.jobs.len() as u32 - 1
         });
@@ -203,7 +205,8 @@ impl<D: Data> Store<D> {
         let mut found = std::mem::take(&mut job.found);
         self.resolve(block, blocks, record, &mut found);
         if self.cache.is_there() && record.is_none() && matches!(reader, Reader::Request(_)) {
-            self.look_in_cache(block, &mut found);
+            let from_cache = self.look_in_cache(block, &mut found);
+            self.reads.jobs[index as usize].from_cache = from_cache;
         }
         let nothing = found.iter().all(|found| *found == BlockSource::Nothing);
         if nothing {
@@ -289,6 +292,9 @@ impl<D: Data> Store<D> {
                 Some(data) => self.offer_to_cache(block, &found, data, out),
                 None => (block..).take(found.len()).for_each(|block| self.cache.forget(block)),
             }
+        }
+        if std::mem::take(&mut self.reads.jobs[index as usize].from_cache) {
+            self.cache.was_read();
         }
         let mut gone = false;
         if whole.is_none() && tries < MOST_TRIES {

@@ -17,8 +17,8 @@ use crate::volume::{Action, Context};
 
 /// Copies under way to one replica at a time, and blocks of each at the most.
 const COPIES: u32 = 4;
-/// The same, with a share reserved for copies beside the requests of many clients: 4 MiB.
-const MOST_COPIES: u32 = 64;
+/// The same, with a share reserved for copies beside the requests of many clients: 16 MiB.
+const MOST_COPIES: u32 = 256;
 const COPY_BLOCKS: u64 = 16;
 /// Blocks of data, 256 MiB, that an owner keeps in memory for replicas of a group that are behind. The return of a replica
 /// that needs more is given up, and begins again.

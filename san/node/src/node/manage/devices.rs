@@ -63,7 +63,7 @@ fn check_unneeded(devices: Devices) -> Result<Devices, String> {
             })
         }
         Err(
-            SpaceError::Superblock(DiskFault::Newer { .. })
+            SpaceError::Superblock(DiskFault::Newer { .. } | DiskFault::Older { .. })
             | SpaceError::Table { .. }
             | SpaceError::Shrunk { .. },
         ) => Some("is a device of a Loadline cluster, and may hold copies of volumes".into()),

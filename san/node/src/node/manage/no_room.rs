@@ -73,7 +73,7 @@ fn of_log(name: &str, blocks: u64, free: Option<u64>) -> String {
         }
     };
     format!(
-        "there is no room for the logs of volume {name}: the log of a copy whose data is on a capacity device needs {} on a log device of \
+        "there is no room for the logs of volume {name}: the log of a copy whose data is on a capacity device needs {}, with its read cache, on a log device of \
          the same node, {why}. Add a log device ('loadline device add --role log'), or give the volume a smaller log",
         size(blocks * BLOCK)
     )
@@ -135,7 +135,7 @@ pub(super) fn at_node(catalog: &Catalog, devices: &[Device], node: NodeId, need:
             "it has no device in service that stores data".to_owned()
         }
         Err(NoPlace::Log { blocks, free: Some(free), .. }) => format!(
-            "the log of a copy needs {}, and its emptiest log device has {} free",
+            "the log of a copy needs {}, with its read cache, and its emptiest log device has {} free",
             size(blocks * BLOCK),
             size(free * BLOCK)
         ),
@@ -166,7 +166,7 @@ pub(crate) fn of_copy(why: &NoPlace, log_bytes: u64) -> String {
             size(free * BLOCK)
         ),
         NoPlace::Log { blocks, free: Some(free), .. } => format!(
-            "the log of a copy needs {} on a log device, but the emptiest log device of the nodes with room for the data has only {} free: add a \
+            "the log of a copy needs {}, with its read cache, on a log device, but the emptiest log device of the nodes with room for the data has only {} free: add a \
              log device",
             size(blocks * BLOCK),
             size(free * BLOCK)

@@ -1,6 +1,6 @@
 //! What resyncs and scrubs get at the least in this cluster, whatever clients do.
 
-use super::ManageError;
+use super::{ManageError, no_room};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Cluster, Reserve, change};
 use crate::event_loop::command::LoopCommand;
@@ -8,6 +8,8 @@ use crate::node::Node;
 
 /// The largest share of resyncs: clients get the rest.
 const MOST_PERCENT: u32 = 90;
+/// The least that a node scrubs in a second: a TiB in twelve days.
+const LEAST_SCRUB: u64 = 1 << 20;
 /// Ticks of a store in a second.
 const TICKS: u64 = 10;
 
@@ -20,10 +22,11 @@ impl Node {
                 reserve.resync_percent
             )));
         }
-        if reserve.scrub_bytes_per_s == Some(0) {
-            return Err(ManageError::Wrong(
-                "without scrubs nobody finds corrupt blocks before they are read: give at least 1 byte a second".into(),
-            ));
+        if reserve.scrub_bytes_per_s.is_some_and(|bytes| bytes < LEAST_SCRUB) {
+            return Err(ManageError::Wrong(format!(
+                "without scrubs nobody finds corrupt blocks before they are read: give at least {} a second",
+                no_room::size(LEAST_SCRUB)
+            )));
         }
         let set = self.config().call(move |store| {
             for _ in 0..16 {

@@ -426,7 +426,8 @@ pub(super) fn removal(catalog: &Catalog, id: u64, volume: &Volume, version: u64,
     }
     let deleting = Volume { state: VolumeState::Deleting, ..volume.clone() };
     let here = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
-        replica.volume == id && replica.state != ReplicaState::Dropping
+        // One that gives way to another is dropped in the end too.
+        replica.volume == id && (replica.state != ReplicaState::Dropping || replica.gives_way)
     };
     let drops = |(id, (replica, version)): (&u64, &(Replica, u64))| {
         // No node would remove it.
