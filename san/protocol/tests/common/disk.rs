@@ -320,6 +320,7 @@ fn fault_name(fault: &DiskFault) -> String {
         DiskFault::NotOurs => "NotOurs",
         DiskFault::Torn { .. } => "Torn",
         DiskFault::Newer { .. } => "Newer",
+        DiskFault::Older { .. } => "Older",
         DiskFault::Other { .. } => "Other",
         DiskFault::Unreadable => "Unreadable",
     }
@@ -329,8 +330,8 @@ fn fault_name(fault: &DiskFault) -> String {
 /// Every outcome that a run of the fuzzer must have had.
 pub(crate) fn every_outcome() -> Vec<String> {
     let faults = [
-        "superblock: Short Blank NotOurs Torn Newer",
-        "chunk: Short NotOurs Torn Newer Other",
+        "superblock: Short Blank NotOurs Torn Newer Older",
+        "chunk: Short NotOurs Torn Newer Older Other",
         "page: Short Blank NotOurs Torn Newer",
         "side: Short Torn",
         "slot: Short NotOurs Torn Newer",
