@@ -127,7 +127,8 @@ impl<D: Data> Store<D> {
             }
         }
         let left = self.destage.bytes - self.destage.earned;
-        self.destage.worth = left / self.cost_of_slots(&touched).max(1);
+        let cost = if self.is_slowing() { self.cost_of_slots(&touched) } else { touched.len() as u64 };
+        self.destage.worth = left / cost.max(1);
         (self.destage.touched, self.destage.next_slot) = (touched, 0);
     }
 
@@ -177,20 +178,22 @@ impl<D: Data> Store<D> {
         cost
     }
 
-    /// What the writes cost the device that a round takes which was just chosen, about: one for each extent, and its slots.
+    /// What the writes cost the device that a round takes which was just chosen, about: one for each extent, and its slots. It is not
+    /// reckoned closely while no writer pays.
     pub(super) fn expected_cost(&mut self) -> u64 {
-        self.destage.apart = if self.is_slowing() { MOST_APART_SLOW } else { MOST_APART };
-        let mut places = std::mem::take(&mut self.destage.touched);
-        let mut cost = 0;
-        for same in self.destage.pairs.chunk_by(|one, next| one.0 == next.0) {
-            places.extend(self.extents.place(extent_of(same[0].0)));
-            cost += cost_of_blocks(same.len());
+        let slowing = self.is_slowing();
+        self.destage.apart = if slowing { MOST_APART_SLOW } else { MOST_APART };
+        let extents = || self.destage.pairs.chunk_by(|one, next| one.0 == next.0);
+        let mut cost = extents().map(|same| cost_of_blocks(same.len())).sum::<u64>();
+        if slowing {
+            let mut places =
+                Vec::from_iter(extents().filter_map(|same| self.extents.place(extent_of(same[0].0))));
+            places.sort_unstable();
+            places.dedup();
+            cost += self.cost_of_slots(&places);
+        } else {
+            cost *= 2;
         }
-        places.sort_unstable();
-        places.dedup();
-        cost += self.cost_of_slots(&places);
-        places.clear();
-        self.destage.touched = places;
         cost.max(1)
     }
 }
