@@ -76,6 +76,8 @@ pub enum FindingKind {
     Stall,
     /// Something of the storage behaved as a model says, and not as itself.
     Modelled,
+    /// The volumes had a limit of what their clients do a second.
+    Limited,
 }
 
 /// One thing that a reader of the figures should know.

@@ -48,6 +48,7 @@ pub fn steps(report: &Report) -> String {
             "unaligned_percent",
             "of_ceiling",
             "of_network",
+            "volume_limit",
         ]
         .map(String::from),
     );
@@ -103,6 +104,7 @@ pub fn steps(report: &Report) -> String {
             step.unaligned_percent.to_string(),
             figure(step.of_ceiling),
             figure(step.of_network),
+            step.volume_limit.map(|limit| limit.to_string()).unwrap_or_default(),
         ]);
         text.push_str(&line(&fields));
     }

@@ -18,6 +18,7 @@ use loadline_study::planned_step::Step;
 use loadline_study::settle::WarmUp;
 use loadline_study::storage_counts::StorageCounts;
 use loadline_study::timeline::Timeline;
+use loadline_study::volume_limit::VolumeLimit;
 #[cfg(test)]
 use loadline_study::when::When;
 use schemars::JsonSchema;
@@ -49,6 +50,8 @@ pub struct StepRow {
     pub fill_level: Option<f64>,
     /// Percent of the workers whose volumes were owned by another node.
     pub unaligned_percent: u8,
+    /// How much the clients of each volume might do a second; `null`: no limit.
+    pub volume_limit: Option<VolumeLimit>,
     /// How many workers were to take part, if the study varies that; `null`: all, but those that rest in its condition.
     pub asked_workers: Option<u32>,
     /// Workers that took part, the lost ones included.
@@ -138,6 +141,7 @@ impl StepRow {
             workers: None,
             fill_level: None,
             unaligned_percent: 0,
+            volume_limit: None,
             policy: None,
             condition: None,
             purpose: Purpose::Load,
@@ -185,6 +189,7 @@ impl StepRow {
             condition: result.step.condition,
             fill_level: result.step.fill_level,
             unaligned_percent: result.step.unaligned_percent,
+            volume_limit: result.step.volume_limit,
             nodes: result.nodes,
             of_ceiling: None,
             of_network: None,

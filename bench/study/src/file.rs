@@ -20,6 +20,7 @@ use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
 use crate::profiles::ProfileEntry;
+use crate::volume_limit::VolumeLimit;
 
 /// A study: loads on disks, measured by a fleet of workers. Write profiles as a list of names, as `[[profile]]`
 /// tables, or both; a `[matrix]` then measures each of them in every combination.
@@ -193,6 +194,9 @@ pub struct SanSection {
     /// With smaller logs a study of many volumes fits a small disk, but the logs fill and are destaged sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
+    /// How much the clients of each volume may do a second while it is measured: `limit = { iops = 500 }`. Filling is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<VolumeLimit>,
     /// How the nodes are that the run starts; in `[target] san` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeSection>,

@@ -13,8 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, ModelledDevice, RunningSpec, Storage, TargetError,
-    terminal_prompt,
+    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, RunningSpec, Storage,
+    TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -254,6 +254,19 @@ impl Harness {
             storage.own().map_or(Ok(()), |cluster| cluster.remove_volumes(&names, leave))
         });
         Ok(removed.await??)
+    }
+
+    /// Gives volumes of the run this limit, or removes theirs, and waits until the cluster reports it.
+    pub(crate) async fn limit_volumes(
+        &self,
+        names: BTreeSet<String>,
+        limit: Option<LimitOfVolume>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), StudyError> {
+        let limited = self.call(stop, move |storage, leave| {
+            storage.own().map_or(Ok(()), |cluster| cluster.limit_volumes(&names, limit, leave))
+        });
+        Ok(limited.await??)
     }
 
     /// The nodes of the cluster that have faults now.

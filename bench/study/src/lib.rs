@@ -15,6 +15,7 @@
 //! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
 //! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster in which a run makes volumes: what it cannot be, how large the devices of one are that it starts |
+//! | [`volume_limit`], `limited_volumes` | a limit of what the clients of a volume do a second; which are in force, and what a step may reach then |
 //! | `modelled` | what of the storage behaves as a model says, and whether the machine keeps up |
 //! | `running_cluster`, [`cluster_check`] | a cluster that ran before: what a study says of it, the plan against it |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
@@ -49,6 +50,7 @@ pub mod inventory;
 mod jobs;
 pub mod json_schema;
 pub mod limit;
+mod limited_volumes;
 mod links;
 mod modelled;
 mod monitored_step;
@@ -80,6 +82,7 @@ pub mod storage_counts;
 pub mod success;
 pub mod timeline;
 mod trace;
+pub mod volume_limit;
 mod volumes;
 pub mod when;
 mod window_monitor;

@@ -194,7 +194,7 @@ mod tests {
             (
                 "[target.san]\nsize = \"3GiB\"",
                 "3:1: ",
-                "(copies, least, stripes, log, node, access, api, access_file, commands, commands_here, command_limit)",
+                "(copies, least, stripes, log, limit, node, access, api, access_file, commands, commands_here, command_limit)",
                 "belongs in",
             ),
             (

@@ -14,6 +14,7 @@
 //! | [`health`] | how well a cluster is |
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
 //! | [`external`] | storage of others: the user's commands, or a person, cause faults in it |
+//! | [`volume_limit`] | how much the clients of its volumes may do a second |
 //! | [`storage`] | either of the two |
 //! | `noted` | the faults of a cluster that ran before, written down before they are caused |
 //! | `takeover` | where volumes are served whose node is gone |
@@ -43,6 +44,7 @@ pub mod running;
 pub mod started;
 pub mod storage;
 mod takeover;
+pub mod volume_limit;
 
 pub use api::KeepsUp;
 pub use cluster::{Cluster, Disk, ModelledDevice, VolumeSpec};
@@ -57,3 +59,4 @@ pub use prompt::terminal_prompt;
 pub use running::{FoundCluster, RunningSpec};
 pub use started::ClusterSpec;
 pub use storage::Storage;
+pub use volume_limit::LimitOfVolume;
