@@ -238,6 +238,11 @@ do = [{ do = "kill", node = "node-3" }]
 name = "recovered"
 do = [{ do = "return", node = "node-3" }]
 wait_redundant = "60s"
+[[published]]
+load = "B4-T1-O4-W50-PR"
+condition = "one-down"
+change = "-36%"
+source = "elsewhere"
 "#;
     let text = STUDY.replace("repeats = 2", "repeats = 1") + conditions;
     let modelled =
@@ -259,7 +264,21 @@ wait_redundant = "60s"
             finding["kind"] == "modelled" && finding["found"].as_str().unwrap().contains("S3500")
         };
         assert!(step["findings"].as_array().unwrap().iter().any(is_said), "{step}");
+        // Before it was measured: from the model, and from where the volumes were.
+        let predicted = &step["prediction"]["iops"];
+        assert!(
+            predicted["low"].as_f64().unwrap() > 0.0
+                && predicted["high"].as_f64() >= predicted["low"].as_f64(),
+            "{predicted}"
+        );
     }
+    let capacity = report["capacity"].as_array().unwrap();
+    assert_eq!((capacity.len(), capacity[1]["published_change"].as_f64()), (3, Some(0.64)), "{capacity:?}");
+    assert!(
+        said.out.contains("change predicted") && said.out.contains("Published: elsewhere."),
+        "{}",
+        said.out
+    );
     assert!(
         row[1]["iops_ratio"]["estimate"].as_f64().unwrap() > 0.1,
         "all three workers still do I/O: {row}"

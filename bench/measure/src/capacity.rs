@@ -9,7 +9,7 @@
 //!   closed networks (P. J. Denning, J. P. Buzen, *The Operational Analysis of Queueing Network Models*, ACM Computing Surveys 10(3), 1978).
 //!   Devices serve I/Os in the order of their arrival, so volumes at a busy device get shares in proportion to what they have outstanding.
 //! - **Low**: each I/O finds all others that can be at its device in front of it, and a write waits for the append that is under way and for
-//!   its own. With Little's law (J. D. C. Little, Operations Research 9(3), 1961), N = X · R, that time R gives the least X.
+//!   its own, which has no other write: a full log takes each as soon as there is room for it. With Little's law (J. D. C. Little, Operations Research 9(3), 1961), N = X · R, that time R gives the least X.
 //!
 //! What is not modelled: the machine's processors and network, but for an allowance in the low end ([`Software`]), and what loads before
 //! have left in the logs.
@@ -25,6 +25,11 @@ use costs::{Costs, End};
 
 mod bounds;
 mod costs;
+
+/// The writes of a destage that each copy keeps at its device at the least while its log is full.
+const QUEUED: f64 = 4.0;
+/// A measured figure may be outside of the interval by so much, for the chance of a window.
+const TOLERANCE: f64 = 0.05;
 
 /// Halvings after which a share is exact enough.
 const HALVINGS: usize = 30;
@@ -42,7 +47,7 @@ pub struct Load {
     pub working_set: u64,
     /// Bytes of the log of each replica.
     pub log: u64,
-    /// How long the load is measured, seconds.
+    /// How long the load runs until the end of its window, seconds.
     pub seconds: f64,
     /// Whether the volumes may have small random writes in their logs, so that a large read is made of many pieces.
     pub is_scattered: bool,
@@ -99,6 +104,11 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Whether a measured figure is within the interval, or outside of it by 5 % at the most, for the chance of a window.
+    pub fn agrees(&self, iops: f64) -> bool {
+        (self.departure(iops) - 1.0).abs() <= TOLERANCE
+    }
+
     /// How a measured figure lies to the interval: 1 within it, below 1 the share of the lower end, above 1 the multiple of the upper end.
     pub fn departure(&self, iops: f64) -> f64 {
         if iops < self.iops.low {
@@ -143,7 +153,11 @@ pub fn predict(
         if is_enough(middle) { above = middle } else { below = middle }
     }
     let (destaged, high) = (above, with(above));
-    let low = bounds::low(&costs(End::Low), load, &placed, software);
+    let least = costs(End::Low);
+    let mut low = bounds::low(&least, load, &placed, software, 0.0);
+    if bounds::destaged_at_least(&low, load, &placed) > 0.0 {
+        low = bounds::low(&least, load, &placed, software, QUEUED);
+    }
     let most = software.most_iops.unwrap_or(f64::INFINITY);
     let top = high.iops.min(most);
     let iops = Range { low: low.iops.min(top), high: top };

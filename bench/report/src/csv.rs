@@ -49,6 +49,8 @@ pub fn steps(report: &Report) -> String {
             "of_ceiling",
             "of_network",
             "volume_limit",
+            "predicted_iops_low",
+            "predicted_iops_high",
         ]
         .map(String::from),
     );
@@ -105,6 +107,8 @@ pub fn steps(report: &Report) -> String {
             figure(step.of_ceiling),
             figure(step.of_network),
             step.volume_limit.map(|limit| limit.to_string()).unwrap_or_default(),
+            figure(step.prediction.as_ref().map(|prediction| prediction.iops.low)),
+            figure(step.prediction.as_ref().map(|prediction| prediction.iops.high)),
         ]);
         text.push_str(&line(&fields));
     }

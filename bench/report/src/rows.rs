@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use loadline_fleet::HostCpu;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::capacity::Prediction;
 use loadline_measure::spread::Spread;
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
@@ -68,6 +69,8 @@ pub struct StepRow {
     pub timeline: Option<Timeline>,
     /// What the storage counted itself over the window; `null` if it is not a cluster of the run's own.
     pub storage: Option<StorageCounts>,
+    /// What it was predicted to do, before it was measured; `null` if a node was not modelled.
+    pub prediction: Option<Prediction>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
     /// How far apart the workers began; `null` if fewer than two finished.
@@ -195,6 +198,7 @@ impl StepRow {
             of_network: None,
             timeline: result.timeline,
             storage: result.storage,
+            prediction: result.prediction,
             steadiness: result.steadiness,
             start: result.start,
             warm_up: result.warm_up,

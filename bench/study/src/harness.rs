@@ -13,8 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, RunningSpec, Storage,
-    TargetError, terminal_prompt,
+    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, PlacedVolume,
+    RunningSpec, Storage, TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -291,6 +291,16 @@ impl Harness {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<String>, StudyError> {
         Ok(self.call(stop, |storage, _| Ok(storage.ended_unasked())).await??)
+    }
+
+    /// Where each volume of the cluster is; `None` if no node answers, or of external storage.
+    pub(crate) async fn placement(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Option<BTreeMap<String, PlacedVolume>>, StudyError> {
+        let placed =
+            self.call(stop, |storage, _| Ok(storage.own().and_then(|cluster| cluster.placement().ok())));
+        Ok(placed.await??)
     }
 
     /// The devices that behave as a model says; `None` if no node answers.

@@ -142,6 +142,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[target] san", "SanSection"),
         ("[target.external]", "ExternalSpec"),
         ("[[condition]]", "Condition"),
+        ("[[published]]", "PublishedFigure"),
         ("faults = [{ ... }], at the top of the file", "TimedFault"),
         ("[ceilings]", "Ceilings"),
         ("[[policy]]", "PolicySection"),

@@ -24,6 +24,7 @@ use crate::jobs::Jobs;
 use crate::limited_volumes;
 use crate::modelled::Modelled;
 use crate::planned_step::{Purpose, Step};
+use crate::predicted;
 use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::MeasuredStep;
@@ -305,6 +306,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         let began = When::now();
         let jobs = self.jobs().of_step(step)?;
+        let prediction = self.prediction(step, &jobs).await?;
         let (outcome, seen) = self.measured(step, &jobs).await?;
         let (series, dropped) = self.shared.lock().end_step()?;
         self.accept(step, &outcome)?;
@@ -330,6 +332,8 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.retain(|finding| !(is_reported(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
+        result.prediction = prediction;
+        result.findings.extend(predicted::finding(&result));
         let volumes = result.workers.len() * self.owned.folder.plan.fleet.disks_per_worker as usize;
         result.findings.extend(limited_volumes::findings(&result, volumes));
         result.findings.extend(self.condition_findings(step).await?);

@@ -151,10 +151,19 @@ pub(super) fn high(costs: &[Costs], load: &Load, volumes: &[Placed], software: S
 }
 
 /// The lower end: each I/O finds all others in front of it.
-pub(super) fn low(costs: &[Costs], load: &Load, volumes: &[Placed], software: Software) -> Found {
+///
+/// `queued`: so many writes of a destage each copy has at its device at the least, as while its log is full: writers get what destaging
+/// frees, so that it never ends.
+pub(super) fn low(
+    costs: &[Costs],
+    load: &Load,
+    volumes: &[Placed],
+    software: Software,
+    queued: f64,
+) -> Found {
     let (reads, writes) = (1.0 - load.write_share, load.write_share);
     let mut each: Vec<f64> = vec![0.0; volumes.len()];
-    // I/Os that are reads, and writes in one append to each copy; below one: the share of the time in which there is one.
+    // I/Os that are reads, and writes that each copy has to append.
     let mut reading: Vec<f64> = volumes.iter().map(|volume| volume.outstanding * reads).collect();
     let mut batches: Vec<f64> = volumes.iter().map(|volume| volume.outstanding * writes).collect();
     for _ in 0..ROUNDS {
@@ -165,8 +174,8 @@ pub(super) fn low(costs: &[Costs], load: &Load, volumes: &[Placed], software: So
             }
             for (node, share) in volume.copies().filter(|_| writes > 0.0) {
                 let of_stripe = batch * share;
-                let there = of_stripe.min(1.0);
-                work[node] += there * costs[node].append(of_stripe) + of_stripe * costs[node].destage;
+                work[node] += of_stripe * costs[node].append(1.0);
+                work[node] += (of_stripe * costs[node].destage).max(queued * costs[node].piece);
             }
         }
         for (v, volume) in volumes.iter().enumerate() {
@@ -189,11 +198,11 @@ pub(super) fn low(costs: &[Costs], load: &Load, volumes: &[Placed], software: So
     }
     let capped: Vec<f64> =
         each.iter().zip(volumes).map(|(iops, volume)| iops.min(volume.most_iops)).collect();
-    let batch = batches.iter().map(|batch| batch.max(1.0)).sum::<f64>() / volumes.len() as f64;
-    Found { iops: capped.iter().sum(), batch, each: capped, busy: Vec::new(), stopped: [0.0; 3] }
+    Found { iops: capped.iter().sum(), batch: 1.0, each: capped, busy: Vec::new(), stopped: [0.0; 3] }
 }
 
-/// The share of what is written that is destaged in the window at the least: what the logs do not take, if they are empty at its beginning.
+/// The share of what is written that is destaged at the least until the window ends: what the logs do not take, if they are empty when the
+/// load begins.
 pub(super) fn destaged_at_least(found: &Found, load: &Load, volumes: &[Placed]) -> f64 {
     let record = record_length(load.block.div_ceil(4096).max(1)) as f64;
     let (mut written, mut room) = (0.0, 0.0);

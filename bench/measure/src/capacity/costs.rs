@@ -37,6 +37,8 @@ pub(super) struct Costs {
     pub(super) read_latency: f64,
     /// A write to a place that is not the log occupies it so long, for each write of a client.
     pub(super) destage: f64,
+    /// One of the writes that a destage is made of occupies it so long.
+    pub(super) piece: f64,
     /// An append completes so much later than it has occupied the device.
     pub(super) append_latency: f64,
     write: Speed,
@@ -64,6 +66,7 @@ impl Costs {
             read: pieces as f64 * model.read.cost(part).as_secs_f64(),
             read_latency: mean_latency(model.read),
             destage,
+            piece: model.write.cost(blocks.min(EXTENT) * BLOCK).as_secs_f64(),
             append_latency: into + if needs_flush { model.flush.0.as_secs_f64() } else { 0.0 },
             write: model.write,
             record: record_length(blocks),
