@@ -9,7 +9,8 @@
 //!   closed networks (P. J. Denning, J. P. Buzen, *The Operational Analysis of Queueing Network Models*, ACM Computing Surveys 10(3), 1978).
 //!   Devices serve I/Os in the order of their arrival, so volumes at a busy device get shares in proportion to what they have outstanding.
 //! - **Low**: each I/O finds all others that can be at its device in front of it, and a write waits for the append that is under way and for
-//!   its own, which has no other write: a full log takes each as soon as there is room for it. With Little's law (J. D. C. Little, Operations Research 9(3), 1961), N = X · R, that time R gives the least X.
+//!   its own, which has no other write: a full log takes each as soon as there is room for it. With Little's law (J. D. C. Little,
+//!   Operations Research 9(3), 1961), N = X · R, that time R gives the least X.
 //!
 //! What is not modelled: the machine's processors and network, but for an allowance in the low end ([`Software`]), and what loads before
 //! have left in the logs.
