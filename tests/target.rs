@@ -238,6 +238,11 @@ do = [{ do = "kill", node = "node-3" }]
 name = "recovered"
 do = [{ do = "return", node = "node-3" }]
 wait_redundant = "60s"
+[[published]]
+load = "B4-T1-O4-W50-PR"
+condition = "one-down"
+change = "-36%"
+source = "elsewhere"
 "#;
     let text = STUDY.replace("repeats = 2", "repeats = 1") + conditions;
     let modelled =
@@ -259,7 +264,21 @@ wait_redundant = "60s"
             finding["kind"] == "modelled" && finding["found"].as_str().unwrap().contains("S3500")
         };
         assert!(step["findings"].as_array().unwrap().iter().any(is_said), "{step}");
+        // Before it was measured: from the model, and from where the volumes were.
+        let predicted = &step["prediction"]["iops"];
+        assert!(
+            predicted["low"].as_f64().unwrap() > 0.0
+                && predicted["high"].as_f64() >= predicted["low"].as_f64(),
+            "{predicted}"
+        );
     }
+    let capacity = report["capacity"].as_array().unwrap();
+    assert_eq!((capacity.len(), capacity[1]["published_change"].as_f64()), (3, Some(0.64)), "{capacity:?}");
+    assert!(
+        said.out.contains("change predicted") && said.out.contains("Published: elsewhere."),
+        "{}",
+        said.out
+    );
     assert!(
         row[1]["iops_ratio"]["estimate"].as_f64().unwrap() > 0.1,
         "all three workers still do I/O: {row}"
@@ -359,6 +378,38 @@ fn a_study_measures_a_cluster_that_runs_already_and_leaves_it_as_it_was() {
     assert!(!out.join("cluster").exists(), "it starts no cluster");
 
     volumes_that_others_move_or_remove(&cluster, folder.path());
+}
+
+/// The limit of each volume of the cluster: requests a second, if it is limited.
+fn limits_of(cluster: &nodes::Cluster) -> Vec<Option<u64>> {
+    let status: Value = serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).unwrap();
+    status["volumes"].as_array().unwrap().iter().map(|one| one["limit"]["iops"].as_u64()).collect()
+}
+
+#[test]
+fn a_study_varies_the_limit_of_its_volumes_and_leaves_none_limited() {
+    let cluster = nodes::Cluster::start_with(3, &[], "");
+    let folder = folder();
+    let (file, out) = (folder.path().join("study.toml"), folder.path().join("run"));
+    let varied = "[matrix]\nvolume_limit = [\"none\", { iops = 50 }]";
+    std::fs::write(&file, running_study(&cluster, varied, "repeats = 1\nverify = true")).unwrap();
+    let child = start(["run", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    eventually("its volumes are limited", LIMIT, || limits_of(&cluster) == [Some(50); 3]);
+    signal(child.id(), "INT");
+    let said = finish(child, LIMIT);
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    assert_eq!(limits_of(&cluster), [None; 3], "the volumes are kept to go on with, and none is limited");
+
+    let said = run(["run".as_ref(), "--resume".as_ref(), out.as_os_str()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    assert!(said.out.contains("limited to 50 requests a second"), "{}", said.out);
+    assert_eq!(limits_of(&cluster), []);
+    let results = results(&out);
+    let iops = |at: usize| results[at]["figures"]["total"]["iops"].as_f64().unwrap();
+    // Three volumes, and a tenth of a second of 3 s that may be caught up.
+    assert!(iops(1) <= 155.0 * 1.01 && iops(0) > iops(1), "{} {}", iops(0), iops(1));
+    assert_eq!(results[1]["step"]["volume_limit"]["iops"], 50);
+    assert!(results[0]["step"]["volume_limit"].is_null());
 }
 
 /// Starts a run, and returns it with one of its volumes when its first step is complete.

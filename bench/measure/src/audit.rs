@@ -76,6 +76,10 @@ pub enum FindingKind {
     Stall,
     /// Something of the storage behaved as a model says, and not as itself.
     Modelled,
+    /// The figure is outside of what was predicted from models of the devices.
+    Prediction,
+    /// The volumes had a limit of what their clients do a second.
+    Limited,
 }
 
 /// One thing that a reader of the figures should know.

@@ -18,11 +18,13 @@
 //! | [`curve`] | the load line and the knee of a sweep that was measured |
 //! | [`saturation`] | a series that grows by adding workers: where it saturates, and what comes after |
 //! | [`change`] | levels of a series and the cliffs between them |
+//! | [`capacity`] | how many I/Os a second a cluster of modelled devices carries, predicted |
 //! | [`stats`] | the estimators that these share |
 
 pub mod analysis;
 pub mod audit;
 pub mod bootstrap;
+pub mod capacity;
 pub mod change;
 pub mod curve;
 pub mod difference;

@@ -237,7 +237,13 @@ pub(crate) fn one_machine(study: &Study) -> Option<String> {
         study.condition.iter().flat_map(|condition| &condition.actions).map(|fault| &fault.what);
     let mut all = in_conditions.chain(study.faults.iter().map(|fault| &fault.what));
     let is_gone = all.any(|what| matches!(what, FaultKind::Kill | FaultKind::Freeze));
+    let is_modelled = study.target.san.as_ref().is_some_and(|san| san.node.is_some());
     (is_gone && study.fewest_copies().is_some() && study.running_cluster().is_none()).then(|| {
+        if is_modelled {
+            return "Each node has a modelled device of its own, which goes with the node. All nodes share this machine's processors: where \
+                    these limit a load, and not the devices, the others have more of them while a node is gone"
+                .into();
+        }
         "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may become \
          faster. With a machine for each node it would not; how long a fault stalls clients is the same"
             .into()
@@ -335,7 +341,12 @@ mod tests {
         let kill = "faults = [{ at = \"1s\", do = \"kill\", node = \"node-3\" }]";
         assert_eq!(with(""), None);
         let own = with(&format!("{kill}\n[target]\nsan = {{ copies = 2 }}"));
-        assert!(own.is_some_and(|says| says.contains("share this machine's processors")));
+        assert!(own.is_some_and(|says| says.contains("share this machine's processors and disks")));
+        let modelled =
+            with(&format!("{kill}\n[target]\nsan = {{ copies = 2, node = {{ model = \"intel-s4500\" }} }}"));
+        assert!(
+            modelled.is_some_and(|says| says.contains("goes with the node") && !says.contains("and disks"))
+        );
     }
 
     #[test]

@@ -53,15 +53,17 @@ enum Variable {
     FillLevel,
     WorkingSet,
     Unaligned,
+    VolumeLimit,
 }
 
 impl Variable {
-    const ALL: [Variable; 5] = [
+    const ALL: [Variable; 6] = [
         Variable::Policy,
         Variable::Condition,
         Variable::FillLevel,
         Variable::WorkingSet,
         Variable::Unaligned,
+        Variable::VolumeLimit,
     ];
 
     /// What a step has of it, in words; `None` if the study does not vary it.
@@ -79,6 +81,10 @@ impl Variable {
                 0 => "at their volumes".into(),
                 percent => format!("{percent} % apart"),
             }),
+            Variable::VolumeLimit => Some(match step.volume_limit {
+                None => "no limit".into(),
+                Some(limit) => format!("limit of {limit}"),
+            }),
         }
     }
 }
@@ -87,6 +93,13 @@ impl Variable {
 /// conditions, policies are compared within each condition, and conditions on each policy.
 pub(crate) fn rows(steps: &[StepRow]) -> Vec<ConditionRow> {
     Variable::ALL.into_iter().flat_map(|variable| compared(steps, variable)).collect()
+}
+
+/// Whether the study varies the limit of its volumes, and does not only state one for each policy.
+fn varies_limit(steps: &[StepRow]) -> bool {
+    let first =
+        |step: &StepRow| steps.iter().find(|one| one.policy == step.policy).map(|one| one.volume_limit);
+    steps.iter().any(|step| first(step) != Some(step.volume_limit))
 }
 
 /// What a row's steps have in common: all but its variable.
@@ -99,12 +112,14 @@ struct Common {
 }
 
 impl Common {
-    fn of(step: &StepRow, variable: Variable) -> Common {
+    fn of(step: &StepRow, variable: Variable, varies_limit: bool) -> Common {
         let mut profile = step.profile.clone();
         profile.working_set = profile.working_set.filter(|_| variable != Variable::WorkingSet);
         // The working set is the profile's, and the placement of volumes is as everywhere.
         let others = Variable::ALL.into_iter().filter(|one| *one != variable && *one != Variable::WorkingSet);
         let others = others.filter(|one| *one != Variable::Unaligned || step.unaligned_percent > 0);
+        // Policies may differ in the limit of their volumes.
+        let others = others.filter(|one| *one != Variable::VolumeLimit || varies_limit);
         Common {
             profile,
             workers: step.asked_workers,
@@ -122,9 +137,10 @@ impl Common {
 /// What is the same but for one variable, side by side.
 fn compared(steps: &[StepRow], variable: Variable) -> Vec<ConditionRow> {
     let mut loads: Vec<(Common, Places<'_>)> = Vec::new();
+    let varies_limit = varies_limit(steps);
     for step in steps.iter().filter(|step| step.purpose == Purpose::Load) {
         let Some(name) = variable.of(step) else { continue };
-        let common = Common::of(step, variable);
+        let common = Common::of(step, variable, varies_limit);
         match loads.iter_mut().find(|(known, _)| *known == common) {
             None => loads.push((common, vec![(name, vec![step])])),
             Some((_, places)) => match places.iter_mut().find(|(known, _)| *known == name) {
@@ -172,6 +188,8 @@ fn row(common: &Common, load: &Places<'_>) -> ConditionRow {
 
 #[cfg(test)]
 mod tests {
+    use loadline_study::volume_limit::VolumeLimit;
+
     use super::*;
 
     fn step(policy: &str, condition: &str, iops: f64, change: impl Fn(&mut StepRow)) -> StepRow {
@@ -216,6 +234,30 @@ mod tests {
                 (format!("{label}, two"), vec![place("healthy", 1, None), place("down", 1, Some(20.0))]),
             ]
         );
+    }
+
+    #[test]
+    fn limits_that_are_varied_are_compared_and_those_of_policies_are_the_policies() {
+        let limited = |iops| {
+            move |step: &mut StepRow| {
+                step.volume_limit = Some(VolumeLimit { iops: Some(iops), ..VolumeLimit::default() })
+            }
+        };
+        let label = Profile::default().label();
+        let of_policies = [step("one", "", 100.0, limited(100)), step("two", "", 50.0, limited(50))];
+        assert_eq!(
+            shown(&of_policies),
+            [(label.clone(), vec![place("one", 1, None), place("two", 1, Some(-50.0))])]
+        );
+        let varied = [step("", "", 100.0, |_| {}), step("", "", 50.0, limited(50))];
+        let wanted = vec![place("no limit", 1, None), place("limit of 50 requests a second", 1, Some(-50.0))];
+        assert_eq!(shown(&varied), [(label, wanted)]);
+        let both: Vec<StepRow> = ["one", "two"]
+            .into_iter()
+            .flat_map(|policy| [5, 10].map(|iops| step(policy, "", 10.0, limited(iops))))
+            .collect();
+        assert!(shown(&both).iter().all(|(_, places)| places.iter().all(|(_, repeats, _)| *repeats == 1)));
+        assert_eq!(shown(&both).len(), 4, "two policies at each limit, and two limits on each policy");
     }
 
     #[test]

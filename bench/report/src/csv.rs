@@ -48,6 +48,9 @@ pub fn steps(report: &Report) -> String {
             "unaligned_percent",
             "of_ceiling",
             "of_network",
+            "volume_limit",
+            "predicted_iops_low",
+            "predicted_iops_high",
         ]
         .map(String::from),
     );
@@ -103,6 +106,9 @@ pub fn steps(report: &Report) -> String {
             step.unaligned_percent.to_string(),
             figure(step.of_ceiling),
             figure(step.of_network),
+            step.volume_limit.map(|limit| limit.to_string()).unwrap_or_default(),
+            figure(step.prediction.as_ref().map(|prediction| prediction.iops.low)),
+            figure(step.prediction.as_ref().map(|prediction| prediction.iops.high)),
         ]);
         text.push_str(&line(&fields));
     }

@@ -7,6 +7,7 @@
 //! | [`verdict`], [`validity`] | what it carries and what limits it; whether the figures can be believed |
 //! | [`conditions`] | the same load in several conditions, side by side |
 //! | [`answers`] | what growth, the storage's own counters and lost nodes mean, in sentences |
+//! | [`capacity`] | what was predicted, measured and published of each load, side by side |
 //! | [`faults`] | what was done to the storage while it was measured, and what followed |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`goals`] | what a study was to find out, and what it found |
@@ -24,6 +25,7 @@
 pub mod analysis;
 pub mod answers;
 pub mod baseline;
+pub mod capacity;
 mod columns;
 pub mod compare;
 pub mod conditions;

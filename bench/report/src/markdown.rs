@@ -1,5 +1,6 @@
 //! `report.md`: the tables and the findings, to paste into a page or a ticket.
 
+use crate::capacity;
 use crate::faults;
 use crate::findings::sentences;
 use crate::goals;
@@ -55,6 +56,14 @@ pub fn page(report: &Report) -> String {
     if report.has_repeats() {
         let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
         page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
+    }
+    if !report.capacity.is_empty() {
+        let titles = capacity::TITLES.map(String::from);
+        let table = table(&titles, &capacity::cells(&report.capacity), 0);
+        page.push_str(&format!(
+            "\n## Predicted, measured, published\n\n{}\n\n{table}",
+            capacity::level(&report.capacity)
+        ));
     }
     let done = faults::cells(&report.faults);
     if !done.is_empty() {

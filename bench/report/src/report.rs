@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::answers;
+use crate::capacity::{self, CapacityRow};
 use crate::conditions::{self, ConditionRow};
 use crate::faults::{self, FaultsRow};
 use crate::orientation::Orientation;
@@ -61,6 +62,8 @@ pub struct Report {
     pub loads: Vec<LoadRow>,
     /// Loads that were measured in more than one condition, side by side.
     pub conditions: Vec<ConditionRow>,
+    /// What was predicted, measured and published of each load; empty if nothing was predicted or published.
+    pub capacity: Vec<CapacityRow>,
     /// What was done to the storage in the windows of each load, and what followed.
     pub faults: Vec<FaultsRow>,
     /// Each load's sweeps: what grows, where it saturates, where the knee is.
@@ -109,6 +112,7 @@ impl Report {
             steps: Vec::new(),
             loads: Vec::new(),
             conditions: Vec::new(),
+            capacity: Vec::new(),
             faults: Vec::new(),
             sweeps: Vec::new(),
             network: manifest.network.clone().unwrap_or_default(),
@@ -157,6 +161,7 @@ impl Report {
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
         report.criteria = candidates.judge(&manifest.study, &folder.plan.fleet, complete);
         report.conditions = conditions::rows(&report.steps);
+        report.capacity = capacity::rows(steps, &manifest.study.published, &report.steps);
         report.faults = faults::rows(&report.steps);
         // What was found of each step when it was measured stands with the step.
         report.sweeps = analyse(points, &Options { audited: true, ..Options::default() }).groups;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use loadline_fleet::HostCpu;
 use loadline_load::VerifyReport;
 use loadline_measure::audit::{Finding, Severity};
+use loadline_measure::capacity::Prediction;
 use loadline_measure::spread::Spread;
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
@@ -18,6 +19,7 @@ use loadline_study::planned_step::Step;
 use loadline_study::settle::WarmUp;
 use loadline_study::storage_counts::StorageCounts;
 use loadline_study::timeline::Timeline;
+use loadline_study::volume_limit::VolumeLimit;
 #[cfg(test)]
 use loadline_study::when::When;
 use schemars::JsonSchema;
@@ -49,6 +51,8 @@ pub struct StepRow {
     pub fill_level: Option<f64>,
     /// Percent of the workers whose volumes were owned by another node.
     pub unaligned_percent: u8,
+    /// How much the clients of each volume might do a second; `null`: no limit.
+    pub volume_limit: Option<VolumeLimit>,
     /// How many workers were to take part, if the study varies that; `null`: all, but those that rest in its condition.
     pub asked_workers: Option<u32>,
     /// Workers that took part, the lost ones included.
@@ -65,6 +69,8 @@ pub struct StepRow {
     pub timeline: Option<Timeline>,
     /// What the storage counted itself over the window; `null` if it is not a cluster of the run's own.
     pub storage: Option<StorageCounts>,
+    /// What it was predicted to do, before it was measured; `null` if a node was not modelled.
+    pub prediction: Option<Prediction>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
     pub steadiness: Option<Steadiness>,
     /// How far apart the workers began; `null` if fewer than two finished.
@@ -138,6 +144,7 @@ impl StepRow {
             workers: None,
             fill_level: None,
             unaligned_percent: 0,
+            volume_limit: None,
             policy: None,
             condition: None,
             purpose: Purpose::Load,
@@ -185,11 +192,13 @@ impl StepRow {
             condition: result.step.condition,
             fill_level: result.step.fill_level,
             unaligned_percent: result.step.unaligned_percent,
+            volume_limit: result.step.volume_limit,
             nodes: result.nodes,
             of_ceiling: None,
             of_network: None,
             timeline: result.timeline,
             storage: result.storage,
+            prediction: result.prediction,
             steadiness: result.steadiness,
             start: result.start,
             warm_up: result.warm_up,

@@ -212,18 +212,19 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
         lines[0]
     );
     assert!(lines[3].starts_with("4,B4-T1-O8-W0-PR,2,2,40000,163840000,1.5,449.5,"), "{}", lines[3]);
-    assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(38));
+    assert_eq!(lines.iter().map(|line| line.split(',').count()).max(), Some(41));
     let back: Report = serde_json::from_str(&json::document(&report)).unwrap();
     assert_eq!((back.steps.len(), &back.missing), (3, &report.missing));
     assert!(
         lines[0].ends_with(
-            ",purpose,policy,condition,fill_level_percent,unaligned_percent,of_ceiling,of_network"
+            ",purpose,policy,condition,fill_level_percent,unaligned_percent,of_ceiling,of_network,volume_limit,predicted_iops_low,predicted_iops_high"
         ),
         "{}",
         lines[0]
     );
     assert!(
-        lines[1].ends_with(",120,,,,,,,load,,,,0,,") && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,0,,"),
+        lines[1].ends_with(",120,,,,,,,load,,,,0,,,,,")
+            && lines[2].ends_with(",120,9,0,0,0,0,2,load,,,,0,,,,,"),
         "{lines:?}"
     );
     let page = markdown::page(&report);

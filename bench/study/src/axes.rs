@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::goals::Share;
 use crate::point::Point;
+use crate::volume_limit::LimitValue;
 
 /// `"each"`: one worker, two, three, and so on up to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +61,10 @@ pub struct Axes {
     /// run starts itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unaligned_percent: Vec<u8>,
+    /// How much the clients of each volume may do a second, such as `[{ iops = 100 }, { iops = 1000, mbps = 50 }, "none"]`: the run sets
+    /// the limit of its volumes before each step. Only in a cluster of the SAN.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volume_limit: Vec<LimitValue>,
     /// How many workers generate the load, such as `[1, 4, 16]`, or `"each"` for growth by one worker at a time. Workers
     /// are added round robin over the nodes: the first worker of each node, then the second of each.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +107,7 @@ impl Axes {
             axis(&self.outstanding, |p, v| p.profile.outstanding = v),
             axis(&self.rate, |p, v| p.profile.rate = Some(v)),
             axis(&self.unaligned_percent, |p, v| p.unaligned_percent = v),
+            axis(&self.volume_limit, |p, v| p.varied_limit = Some(v)),
             axis(&counts, |p, v| p.workers = v),
         ];
         axes.retain(|axis| !axis.is_empty());

@@ -55,11 +55,35 @@ impl<W: Workers> Runner<'_, W> {
 
     /// The names of all volumes of the run.
     fn volume_names(&self) -> Vec<String> {
+        let study = &self.owned.folder.manifest.study;
+        study.targets().flat_map(|target| self.names_of(target.name)).collect()
+    }
+
+    /// The names of the volumes of a policy, or of the study if it compares none.
+    fn names_of(&self, policy: Option<&Name>) -> Vec<String> {
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
         let prefix = volume_prefix(&manifest.study, &manifest.run_id);
-        let of_policy = |policy| volumes_of(&manifest.study, plan, &prefix, &manifest.workers, policy);
-        let all = manifest.study.targets().flat_map(|target| of_policy(target.name).into_values().flatten());
-        all.map(|volume| volume.name).collect()
+        let of_policy = volumes_of(&manifest.study, plan, &prefix, &manifest.workers, policy);
+        of_policy.into_values().flatten().map(|volume| volume.name).collect()
+    }
+
+    /// Gives the volumes of a step the limit that it is measured with, before its load begins.
+    pub(crate) async fn limit_volumes(&mut self, step: &Step) -> Result<(), StudyError> {
+        if step.purpose == Purpose::Ceiling || !self.owned.folder.manifest.study.limits_volumes() {
+            return Ok(());
+        }
+        let Some(harness) = &self.harness else { return Ok(()) };
+        let names = self.names_of(step.policy.as_ref()).into_iter().collect();
+        let limit = step.volume_limit.map(|limit| limit.of_volume());
+        harness.limit_volumes(names, limit, &mut self.stop).await
+    }
+
+    /// Removes the limits of all volumes of the run: what is done to them next is no load of the study.
+    pub(crate) async fn unlimit_volumes(&mut self) -> Result<(), StudyError> {
+        let is_limited = self.owned.folder.manifest.study.limits_volumes();
+        let Some(harness) = self.harness.as_ref().filter(|_| is_limited) else { return Ok(()) };
+        let names = self.volume_names().into_iter().collect();
+        harness.limit_volumes(names, None, &mut self.stop).await
     }
 
     /// Removes the volumes that the run has made in a cluster that ran before.

@@ -50,6 +50,7 @@ impl<W: Workers> Runner<'_, W> {
     }
 
     async fn write_once(&mut self, level: Option<(f64, f64)>) -> Result<(), StudyError> {
+        self.unlimit_volumes().await?;
         self.owned.events.run(&RunEvent::FillBegan)?;
         for jobs in self.jobs().fill(level)? {
             self.shared.lock().begin_sweep();

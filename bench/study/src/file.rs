@@ -20,6 +20,8 @@ use crate::goals::{CapacityGoal, Ceilings, LoadLineGoal, SteadyGoal};
 use crate::limit::Limit;
 use crate::name::{Name, ProfileName};
 use crate::profiles::ProfileEntry;
+use crate::published::PublishedFigure;
+use crate::volume_limit::VolumeLimit;
 
 /// A study: loads on disks, measured by a fleet of workers. Write profiles as a list of names, as `[[profile]]`
 /// tables, or both; a `[matrix]` then measures each of them in every combination.
@@ -79,6 +81,9 @@ pub struct Study {
     /// Conditions of the storage, such as a node that is down. Every load is measured in each condition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub condition: Vec<Condition>,
+    /// Figures that someone has published of such loads. The report shows them next to what is predicted and measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<PublishedFigure>,
     /// The ceilings of the devices and the network below the storage, measured before the fleet starts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ceilings: Ceilings,
@@ -193,6 +198,9 @@ pub struct SanSection {
     /// With smaller logs a study of many volumes fits a small disk, but the logs fill and are destaged sooner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<ByteSize>,
+    /// How much the clients of each volume may do a second while it is measured: `limit = { iops = 500 }`. Filling is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<VolumeLimit>,
     /// How the nodes are that the run starts; in `[target] san` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeSection>,
@@ -245,6 +253,11 @@ impl SanSection {
 pub struct NodeSection {
     /// What the device of each node behaves as.
     pub model: NodeModel,
+    /// I/Os a second of all clients that this machine carries for the cluster without models, if you know it: no step is predicted to do
+    /// more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub machine_iops: Option<u64>,
 }
 
 /// What the device of a node behaves as: whatever is behind it, it is as slow as a drive's data sheet says. So a node that is lost takes

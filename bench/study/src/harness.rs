@@ -13,8 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, ModelledDevice, RunningSpec, Storage, TargetError,
-    terminal_prompt,
+    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, PlacedVolume,
+    RunningSpec, Storage, TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -256,6 +256,19 @@ impl Harness {
         Ok(removed.await??)
     }
 
+    /// Gives volumes of the run this limit, or removes theirs, and waits until the cluster reports it.
+    pub(crate) async fn limit_volumes(
+        &self,
+        names: BTreeSet<String>,
+        limit: Option<LimitOfVolume>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), StudyError> {
+        let limited = self.call(stop, move |storage, leave| {
+            storage.own().map_or(Ok(()), |cluster| cluster.limit_volumes(&names, limit, leave))
+        });
+        Ok(limited.await??)
+    }
+
     /// The nodes of the cluster that have faults now.
     pub(crate) async fn harmed(&self) -> Result<Vec<String>, StudyError> {
         let (_never, mut stop) = watch::channel(false);
@@ -278,6 +291,16 @@ impl Harness {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Vec<String>, StudyError> {
         Ok(self.call(stop, |storage, _| Ok(storage.ended_unasked())).await??)
+    }
+
+    /// Where each volume of the cluster is; `None` if no node answers, or of external storage.
+    pub(crate) async fn placement(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Option<BTreeMap<String, PlacedVolume>>, StudyError> {
+        let placed =
+            self.call(stop, |storage, _| Ok(storage.own().and_then(|cluster| cluster.placement().ok())));
+        Ok(placed.await??)
     }
 
     /// The devices that behave as a model says; `None` if no node answers.

@@ -8,6 +8,7 @@
 //! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
 //! | [`point`], [`points`] | which loads it measures |
 //! | [`goals`], [`criterion`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
+//! | [`mod@published`] | published figures that a study states, next to which its own are shown |
 //! | [`searches`] | which step a search measures next, and what it found |
 //! | [`settle`] | warming up until the load is steady |
 //! | [`limit`] | stated limits, and how a step did against them |
@@ -15,7 +16,9 @@
 //! | [`plan`], [`planned_step`] | every step in its order, its length, the space it needs. Pure |
 //! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster in which a run makes volumes: what it cannot be, how large the devices of one are that it starts |
+//! | [`volume_limit`], `limited_volumes` | a limit of what the clients of a volume do a second; which are in force, and what a step may reach then |
 //! | `modelled` | what of the storage behaves as a model says, and whether the machine keeps up |
+//! | `predicted_step`, `predicted` | what a step on modelled nodes is predicted to do, and how far the measured figure is from it |
 //! | `running_cluster`, [`cluster_check`] | a cluster that ran before: what a study says of it, the plan against it |
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
@@ -49,6 +52,7 @@ pub mod inventory;
 mod jobs;
 pub mod json_schema;
 pub mod limit;
+mod limited_volumes;
 mod links;
 mod modelled;
 mod monitored_step;
@@ -60,8 +64,11 @@ pub mod plan;
 pub mod planned_step;
 pub mod point;
 pub mod points;
+mod predicted;
+mod predicted_step;
 pub mod profiles;
 pub mod progress;
+pub mod published;
 pub mod read;
 mod record;
 pub mod resolve;
@@ -80,6 +87,7 @@ pub mod storage_counts;
 pub mod success;
 pub mod timeline;
 mod trace;
+pub mod volume_limit;
 mod volumes;
 pub mod when;
 mod window_monitor;

@@ -52,6 +52,9 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     let nodes = fleet.node_count();
     running_cluster::check(study, fleet)?;
     device_model(study)?;
+    if study.target.san.as_ref().and_then(|san| san.node.as_ref()?.machine_iops) == Some(0) {
+        return usage("[target] san.node.machine_iops: a machine that carries nothing: leave it out if you do not know it".into());
+    }
     let is_running = study.running_cluster().is_some();
     let has_only_node = |san: &SanSection| {
         san.node.is_some() && *san == SanSection { node: san.node.clone(), ..SanSection::default() }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 use crate::point::Point;
+use crate::volume_limit::VolumeLimit;
 
 /// What a step is measured for, beside the table of loads.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -51,6 +52,9 @@ pub struct Step {
     /// Percent of the workers whose volumes are owned by another node, which they reach over the network.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unaligned_percent: u8,
+    /// How much the clients of each volume may do a second; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_limit: Option<VolumeLimit>,
     /// The policy on whose disks it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Name>,
@@ -86,6 +90,7 @@ impl Step {
             workers: point.workers,
             fill_level: point.fill_level,
             unaligned_percent: point.unaligned_percent,
+            volume_limit: point.volume_limit,
             policy: point.policy.clone(),
             condition: point.condition.clone(),
             purpose,
@@ -95,6 +100,7 @@ impl Step {
 
     /// What a warm-up is shared over: the same data under the same kind of load.
     pub(crate) fn warm_up_key(&self) -> (&str, Option<&Name>, Option<f64>, bool) {
+        // A family has one limit of its volumes.
         (&self.family, self.policy.as_ref(), self.fill_level, self.purpose == Purpose::Ceiling)
     }
 }

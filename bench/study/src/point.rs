@@ -3,6 +3,7 @@
 use loadline_profile::Profile;
 
 use crate::name::Name;
+use crate::volume_limit::{LimitValue, VolumeLimit};
 
 /// One load that is measured, and what it is called.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,10 @@ pub struct Point {
     pub fill_level: Option<f64>,
     /// Percent of the workers whose volumes are owned by another node.
     pub unaligned_percent: u8,
+    /// The limit of each volume, if the study varies it.
+    pub varied_limit: Option<LimitValue>,
+    /// The limit of each volume, whether the study varies it or its policy states it; `None`: no limit.
+    pub volume_limit: Option<VolumeLimit>,
     /// The policy on whose disks it is measured, if the study compares policies.
     pub policy: Option<Name>,
     /// The condition in which it is measured, if the study has some.
@@ -38,6 +43,8 @@ impl Point {
             workers: None,
             fill_level: None,
             unaligned_percent: 0,
+            varied_limit: None,
+            volume_limit: None,
             policy: None,
             condition: None,
             table: None,
@@ -58,6 +65,9 @@ impl Point {
         }
         if self.unaligned_percent > 0 {
             self.add(&format!("-away{}pct", self.unaligned_percent));
+        }
+        if let Some(limit) = self.varied_limit.and_then(LimitValue::limit) {
+            self.add(&format!("-limit{}", limit.label()));
         }
         if let Some(policy) = self.policy.clone() {
             self.add(&format!("-{policy}"));

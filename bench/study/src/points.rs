@@ -5,6 +5,7 @@ use loadline_profile::Profile;
 use crate::error::StudyError;
 use crate::file::Study;
 use crate::fleet::ResolvedFleet;
+use crate::limited_volumes::in_force;
 use crate::name::Name;
 use crate::point::Point;
 
@@ -66,10 +67,15 @@ fn in_conditions(study: &Study, point: &Point) -> Vec<Point> {
 }
 
 fn on_policies(study: &Study, point: &Point) -> Vec<Point> {
+    let on = |policy: Option<&Name>| Point {
+        volume_limit: in_force(point.varied_limit, study.san(policy)),
+        policy: policy.cloned(),
+        ..point.clone()
+    };
     if study.policy.is_empty() {
-        return vec![point.clone()];
+        return vec![on(None)];
     }
-    study.policy.iter().map(|policy| Point { policy: Some(policy.name.clone()), ..point.clone() }).collect()
+    study.policy.iter().map(|policy| on(Some(&policy.name))).collect()
 }
 
 /// The names and tables of the file, before anything is varied.

@@ -142,6 +142,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[target] san", "SanSection"),
         ("[target.external]", "ExternalSpec"),
         ("[[condition]]", "Condition"),
+        ("[[published]]", "PublishedFigure"),
         ("faults = [{ ... }], at the top of the file", "TimedFault"),
         ("[ceilings]", "Ceilings"),
         ("[[policy]]", "PolicySection"),
@@ -194,7 +195,7 @@ mod tests {
             (
                 "[target.san]\nsize = \"3GiB\"",
                 "3:1: ",
-                "(copies, least, stripes, log, node, access, api, access_file, commands, commands_here, command_limit)",
+                "(copies, least, stripes, log, limit, node, access, api, access_file, commands, commands_here, command_limit)",
                 "belongs in",
             ),
             (

@@ -13,7 +13,7 @@ use crate::own_cluster::{self, ClusterPlan};
 use crate::point::{Point, without};
 use crate::points::points;
 use crate::searches::{self, SearchPlan};
-use crate::{ceilings, conditions, faults};
+use crate::{ceilings, conditions, faults, limited_volumes, published};
 
 /// A study that can be carried out as it is written, as far as that is known without a system.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +46,7 @@ impl ResolvedStudy<'_> {
         conditions::check(study, &fleet)?;
         faults::check(study, &fleet)?;
         own_cluster::aligned(study)?;
+        limited_volumes::check(study)?;
         let points = points(study, &fleet)?;
         let makes_files = study.makes_files();
         if makes_files {
@@ -61,6 +62,11 @@ impl ResolvedStudy<'_> {
                 "success: no load of the study is one that \"{unmet}\" is about: name one of them, or add it to the profiles"
             )));
         }
+        published::check(
+            &study.published,
+            study.condition.first().map(|condition| &condition.name),
+            &points,
+        )?;
         let fill = study.phases.fill.unwrap_or(makes_files);
         devices_of_unknown_workers(study, &fleet, &points, fill)?;
         fill_levels(study, &fleet, &points, fill)?;

@@ -1,13 +1,15 @@
 //! A study, run or resumed: files, fill, steps, scans. After each step the run's folder is complete as far as it
 //! goes; a crash or Ctrl-C costs the step that was being measured, and nothing else.
 
+use std::collections::BTreeSet;
+
 use loadline_fleet::{Fleet, FleetKind, FleetSpec, random_token};
 use loadline_load::error::ErrorKind;
 use tokio::sync::watch;
 
 use crate::error::StudyError;
 use crate::folder::events::RunEvent;
-use crate::folder::manifest::RunState;
+use crate::folder::manifest::{Manifest, RunState};
 use crate::folder::{CLUSTER, OwnedFolder, RunFolder};
 use crate::harness::Harness;
 use crate::progress::{Progress, Update};
@@ -158,11 +160,34 @@ async fn attempt(
             shared.lock().show(Update::Notice(&notice));
         }
     }
+    if let Some(harness) = runner.harness.as_ref().filter(|_| outcome.is_err()) {
+        leave_unlimited(&runner.owned.folder.manifest, harness, shared).await;
+    }
     // Its nodes end here, and when the run is finished their data is not needed any more.
     if runner.harness.take().is_some() && owned.folder.manifest.state == RunState::Finished {
         remove_cluster(owned, shared);
     }
     outcome
+}
+
+/// Removes the limits of the volumes that a run leaves in a cluster that ran before, also after Ctrl-C. A run that finished has done it.
+async fn leave_unlimited(manifest: &Manifest, harness: &Harness, shared: &Shared) {
+    let names: BTreeSet<String> = manifest.volumes.iter().cloned().collect();
+    if names.is_empty() || !manifest.study.limits_volumes() {
+        return;
+    }
+    let (_never, mut stop) = watch::channel(false);
+    let removed = tokio::time::timeout(HEALED, harness.limit_volumes(names, None, &mut stop)).await;
+    let why = match removed {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.message,
+        Err(_) => "it takes too long".into(),
+    };
+    let notice = format!(
+        "the limits of the run's volumes could not be removed ({why}): remove them by hand ('loadline volume limit NAME --none'), or \
+         resume the run"
+    );
+    shared.lock().show(Update::Notice(&notice));
 }
 
 /// A run goes on in the cluster in which it began.

@@ -21,8 +21,10 @@ use crate::folder::result::StepResult;
 use crate::folder::series::SeriesWriter;
 use crate::harness::Harness;
 use crate::jobs::Jobs;
+use crate::limited_volumes;
 use crate::modelled::Modelled;
 use crate::planned_step::{Purpose, Step};
+use crate::predicted;
 use crate::progress::Update;
 use crate::record::Shared;
 use crate::searches::MeasuredStep;
@@ -288,6 +290,7 @@ impl<W: Workers> Runner<'_, W> {
             self.place_workers(step.policy.as_ref()).await?;
         }
         self.fill_to(step).await?;
+        self.limit_volumes(step).await?;
         let warm_up = self.warm_up(step).await?;
         let folder = self.owned.begin_step(step)?;
         let study = self.owned.folder.manifest.study.clone();
@@ -303,6 +306,7 @@ impl<W: Workers> Runner<'_, W> {
         }
         let began = When::now();
         let jobs = self.jobs().of_step(step)?;
+        let prediction = self.prediction(step, &jobs).await?;
         let (outcome, seen) = self.measured(step, &jobs).await?;
         let (series, dropped) = self.shared.lock().end_step()?;
         self.accept(step, &outcome)?;
@@ -328,6 +332,10 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.retain(|finding| !(is_reported(finding) && finding.severity == Severity::Note));
         }
         self.count_in(&mut result, seen);
+        result.prediction = prediction;
+        result.findings.extend(predicted::finding(&result));
+        let volumes = result.workers.len() * self.owned.folder.plan.fleet.disks_per_worker as usize;
+        result.findings.extend(limited_volumes::findings(&result, volumes));
         result.findings.extend(self.condition_findings(step).await?);
         // What was measured is not thrown away because what was done cannot be healed.
         let restored = self.restore(step).await;
@@ -412,6 +420,7 @@ impl<W: Workers> Runner<'_, W> {
         jobs: &BTreeMap<WorkerId, Job>,
         result: &mut StepResult,
     ) -> Result<(), StudyError> {
+        self.unlimit_volumes().await?;
         self.shared.lock().begin_sweep();
         let scanned = or_stop(&mut self.stop, self.workers.scan(jobs)).await??;
         let mut reports: Vec<VerifyReport> = Vec::new();
@@ -453,6 +462,7 @@ impl<W: Workers> Runner<'_, W> {
     /// Every step is complete: removes what was made, and reports it. A run of which files are left is not finished:
     /// resuming it removes them, once the worker that has them is back.
     async fn finish(&mut self) -> Result<(), StudyError> {
+        self.unlimit_volumes().await?;
         if !self.owned.folder.manifest.keep_files {
             if let Err(error) = self.remove_volumes().await {
                 let why = format!("every step is complete, and {error}");

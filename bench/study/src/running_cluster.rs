@@ -158,7 +158,7 @@ impl SanSection {
 
     /// The same without what it says of volumes.
     fn only_where(&self) -> SanSection {
-        SanSection { copies: None, least: None, stripes: None, log: None, ..self.clone() }
+        SanSection { copies: None, least: None, stripes: None, log: None, limit: None, ..self.clone() }
     }
 }
 

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TargetError;
+use crate::volume_limit::LimitOfVolume;
 
 /// The time limit of a request for the state: a node that does not answer is distinguished from a slow one.
 const QUICK: Duration = Duration::from_secs(3);
@@ -83,6 +84,9 @@ pub(crate) struct Volume {
     pub(crate) attached: Option<String>,
     pub(crate) owner: Option<String>,
     pub(crate) replicas: Vec<Replica>,
+    /// How much its clients may do a second, if that is limited.
+    #[serde(default)]
+    pub(crate) limit: Option<LimitOfVolume>,
 }
 
 /// A replica.

@@ -14,6 +14,8 @@
 //! | [`health`] | how well a cluster is |
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
 //! | [`external`] | storage of others: the user's commands, or a person, cause faults in it |
+//! | [`placement`] | where its volumes are |
+//! | [`volume_limit`] | how much the clients of its volumes may do a second |
 //! | [`storage`] | either of the two |
 //! | `noted` | the faults of a cluster that ran before, written down before they are caused |
 //! | `takeover` | where volumes are served whose node is gone |
@@ -37,12 +39,14 @@ pub mod health;
 pub mod node_commands;
 mod node_state;
 mod noted;
+pub mod placement;
 mod process;
 mod prompt;
 pub mod running;
 pub mod started;
 pub mod storage;
 mod takeover;
+pub mod volume_limit;
 
 pub use api::KeepsUp;
 pub use cluster::{Cluster, Disk, ModelledDevice, VolumeSpec};
@@ -53,7 +57,9 @@ pub use fault::{Fault, FaultKind};
 pub use health::Health;
 pub use loadline_api_client::ApiAddress;
 pub use node_commands::NodeCommands;
+pub use placement::PlacedVolume;
 pub use prompt::terminal_prompt;
 pub use running::{FoundCluster, RunningSpec};
 pub use started::ClusterSpec;
 pub use storage::Storage;
+pub use volume_limit::LimitOfVolume;

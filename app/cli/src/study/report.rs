@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use loadline_report::compare::text as compare_text;
 use loadline_report::compare::{Comparison, Run};
 use loadline_report::{
-    Report, faults, findings, fio, goals, json, orientation, picture, table, verdict, write,
+    Report, capacity, faults, findings, fio, goals, json, orientation, picture, table, verdict, write,
 };
 use loadline_study::{RunFolder, StudyError};
 
@@ -105,6 +105,10 @@ pub(crate) fn print(report: &Report) {
     let loads = table::loads(report);
     if !loads.is_empty() {
         output::write(format!("\n{loads}").as_bytes());
+    }
+    let capacity = capacity::text(&report.capacity);
+    if !capacity.is_empty() {
+        output::write(format!("\n{capacity}").as_bytes());
     }
     let faults = faults::text(&report.faults);
     if !faults.is_empty() {

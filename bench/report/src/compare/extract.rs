@@ -72,6 +72,7 @@ pub(super) fn load_keys(step: &StepRow) -> BTreeMap<String, String> {
     let on = [
         ("fill_level", step.fill_level.map(|percent| format!("{percent} %"))),
         ("unaligned_percent", Some(step.unaligned_percent).filter(|p| *p > 0).map(|p| p.to_string())),
+        ("volume_limit", step.volume_limit.map(|limit| limit.to_string())),
         ("policy", step.policy.as_ref().map(Name::to_string)),
         ("condition", step.condition.as_ref().map(Name::to_string)),
         ("measured as a ceiling", (step.purpose == Purpose::Ceiling).then(|| "yes".into())),

@@ -8,6 +8,7 @@ use loadline_fleet::{Loss, WorkerInfo};
 use loadline_load::host::Inventory;
 use loadline_load::{CpuTime, VerifyReport};
 use loadline_measure::audit::Finding;
+use loadline_measure::capacity::Prediction;
 use loadline_measure::heat::HeatMap;
 use loadline_measure::steady::Steadiness;
 use loadline_measure::summary::LatencySummary;
@@ -117,6 +118,9 @@ pub struct StepResult {
     /// The warm-up until the load was steady; `null` if the study asks for none.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
+    /// What the step was predicted to do, before it was measured; `null` if a node was not modelled.
+    #[serde(default)]
+    pub prediction: Option<Prediction>,
 }
 
 /// How far apart the workers of a step began.
@@ -182,6 +186,7 @@ impl StepResult {
             timeline: None,
             storage: None,
             warm_up: None,
+            prediction: None,
         }
     }
 

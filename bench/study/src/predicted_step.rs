@@ -1,0 +1,67 @@
+//! Predicts a step on modelled nodes, from where its volumes are when it begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use loadline_fleet::WorkerId;
+use loadline_load::Job;
+use loadline_measure::capacity::{Load, Prediction, Software, predict};
+
+use crate::disks::used;
+use crate::error::StudyError;
+use crate::folder::RunFolder;
+use crate::own_cluster::device_model;
+use crate::planned_step::Step;
+use crate::predicted::{asked, is_predictable, is_random};
+use crate::runner::Runner;
+use crate::running_cluster::volume_prefix;
+use crate::volumes::volumes_of;
+use crate::workers::Workers;
+
+/// What software and network add at the most, assumed of one machine that is not busy, seconds.
+const READ_S: f64 = 0.2e-3;
+const WRITE_S: f64 = 0.5e-3;
+
+impl<W: Workers> Runner<'_, W> {
+    /// What the step is predicted to do on the volumes as they are now; `None` if a node is not modelled, or if faults are done that the
+    /// models say nothing of.
+    pub(crate) async fn prediction(
+        &mut self,
+        step: &Step,
+        jobs: &BTreeMap<WorkerId, Job>,
+    ) -> Result<Option<Prediction>, StudyError> {
+        let study = &self.owned.folder.manifest.study;
+        let Some(model) = device_model(study)?.filter(|_| is_predictable(study, step)) else {
+            return Ok(None);
+        };
+        let Some(harness) = &self.harness else { return Ok(None) };
+        let Some(placement) = harness.placement(&mut self.stop).await? else { return Ok(None) };
+        let RunFolder { manifest, plan, .. } = &self.owned.folder;
+        let prefix = volume_prefix(study, &manifest.run_id);
+        let volumes = volumes_of(study, plan, &prefix, &manifest.workers, step.policy.as_ref());
+        let at_work = volumes.into_iter().filter(|(worker, _)| jobs.contains_key(worker));
+        let names: BTreeSet<String> =
+            at_work.flat_map(|(_, volumes)| volumes).map(|volume| volume.name).collect();
+        let Some(volumes) = asked(step, study, &names, &placement) else { return Ok(None) };
+        let devices = plan.fleet.nodes.iter().map(|node| (node.clone(), model.clone())).collect();
+        let san = study.san(step.policy.as_ref()).cloned().unwrap_or_default();
+        let is_scattered = plan.loads().any(|other| {
+            let is_small = other.profile.block_size < step.profile.block_size;
+            is_small && is_random(&other.profile) && other.profile.write_percent > 0
+        });
+        let load = Load {
+            block: step.profile.block_size.0,
+            write_share: f64::from(step.profile.write_percent) / 100.0,
+            is_random: is_random(&step.profile),
+            working_set: used(&step.profile, plan.fleet.file_size)
+                .0
+                .saturating_sub(step.profile.base_offset.0),
+            log: san.log().0,
+            seconds: (study.phases.warm_up.0 + study.phases.measure.0).as_secs_f64(),
+            is_scattered,
+        };
+        let most_iops = study.target.san.as_ref().and_then(|san| san.node.as_ref()?.machine_iops);
+        let software =
+            Software { read_s: READ_S, write_s: WRITE_S, most_iops: most_iops.map(|iops| iops as f64) };
+        Ok(predict(&devices, &load, &volumes, software))
+    }
+}
