@@ -24,6 +24,7 @@ fn spec(folder: &Path) -> ClusterSpec {
         // Room for three replicas with their logs: it is reserved, and disks of test machines are small.
         device: ByteSize(5 << 28),
         model: None,
+        log_model: None,
     }
 }
 
@@ -41,6 +42,31 @@ fn volume(number: u32) -> VolumeSpec {
 
 fn fault(what: FaultKind, node: &str) -> Fault {
     Fault { what, node: node.into(), force: false }
+}
+
+#[test]
+fn a_node_with_a_log_device_has_logs_there_and_its_data_on_the_other() {
+    let folder = folder();
+    let stop = AtomicBool::new(false);
+    let model = |name| Some(loadline_target::device_models::published(name).unwrap());
+    let nodes = vec!["node-1".into(), "node-2".into()];
+    let (device, spec) = (ByteSize(1 << 29), spec(folder.path()));
+    let hybrid =
+        ClusterSpec { nodes, device, model: model("intel-s4500"), log_model: model("intel-p4800x"), ..spec };
+    let mut cluster = Cluster::start(hybrid, &stop).unwrap();
+    let disk = cluster.volume(&volume(1)).unwrap();
+    let names: Vec<String> = cluster.modelled().unwrap().into_iter().map(|device| device.model).collect();
+    assert_eq!(names.iter().filter(|name| name.contains("P4800X")).count(), 2, "{names:?}");
+    assert_eq!(names.len(), 4, "{names:?}");
+    let words = ["bench", &disk.local.to_string(), "-p", "B4-T1-O8-W100-PR", "--destroy-data", "--for", "1s"];
+    let said = run(words);
+    assert!(matches!(said.code, Some(0 | 3)), "{}", said.err);
+    // Of the node that fails, both devices do.
+    cluster.inject(&fault(FaultKind::FailDevice, "node-2"), &stop).unwrap();
+    eventually("the fault is seen", LIMIT, || cluster.health().is_ok_and(|health| !health.is_redundant()));
+    cluster.inject(&fault(FaultKind::Return, "node-2"), &stop).unwrap();
+    assert!(cluster.await_redundancy(LIMIT, &stop).unwrap(), "{:?}", cluster.health());
+    cluster.stop();
 }
 
 #[test]

@@ -373,6 +373,12 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
     // Eight copies on four nodes: two on each, and room for one more; each with its log of 256 MiB.
     assert!(cluster.device.unwrap().0 >= 3 * ((64 << 20) + (256 << 20)), "{cluster:?}");
     assert_eq!(two.cluster_space().0, 4 * cluster.device.unwrap().0);
+    // Nodes with log devices have two.
+    let node = "san = { node = { model = \"intel-s4500\", log_model = \"intel-p4800x\" } }";
+    let hybrid = plan(node, four).unwrap();
+    assert_eq!(hybrid.cluster_space().0, 2 * two.cluster_space().0);
+    let wrong = plan(&node.replace("intel-p4800x", "intel-p480x"), four).unwrap_err().to_string();
+    assert!(wrong.contains("san.node.log_model") && wrong.contains("intel-p4800x"), "{wrong}");
     let striped = plan("san = { stripes = 4 }", four).unwrap().cluster.unwrap();
     assert!(
         striped.device.unwrap().0 >= 9 * ((16 << 20) + (256 << 20)),

@@ -77,6 +77,7 @@ impl Harness {
             folder: run.join(CLUSTER),
             nodes: plan.fleet.nodes.clone(),
             model: own_cluster::device_model(&manifest.study)?,
+            log_model: own_cluster::log_model(&manifest.study)?,
             device: plan.cluster.and_then(|cluster| cluster.device).unwrap_or(ByteSize(0)),
         };
         let external = manifest.study.target.external.clone();

@@ -7,7 +7,7 @@ use loadline_fleet::FleetKind;
 use loadline_target::device_models;
 
 use crate::error::StudyError;
-use crate::file::{Access, LEAST_LOG, NodeModel, SanSection, Study};
+use crate::file::{Access, LEAST_LOG, NodeModel, NodeSection, SanSection, Study};
 use crate::fleet::ResolvedFleet;
 use crate::point::Point;
 use crate::running_cluster;
@@ -29,12 +29,27 @@ pub struct ClusterPlan {
     pub copies: u32,
     /// The size of each node's device, which is reserved when it is made; `None` of a cluster that runs already.
     pub device: Option<ByteSize>,
+    /// Whether each node has a log device of the same size too.
+    pub has_log_devices: bool,
 }
 
-/// What the devices of the cluster that the run starts behave as; `None`: as what is behind them.
+/// What the devices with data of the cluster that the run starts behave as; `None`: as what is behind them.
 pub(crate) fn device_model(study: &Study) -> Result<Option<DeviceModel>, StudyError> {
-    let wrong = |why: String| StudyError::usage(format!("[target] san.node.model: {why}"));
-    match study.target.san.as_ref().and_then(|san| san.node.as_ref()).map(|node| &node.model) {
+    found("model", node_of(study).map(|node| &node.model))
+}
+
+/// What the log devices of that cluster behave as; `None`: logs are on the devices with the data.
+pub(crate) fn log_model(study: &Study) -> Result<Option<DeviceModel>, StudyError> {
+    found("log_model", node_of(study).and_then(|node| node.log_model.as_ref()))
+}
+
+fn node_of(study: &Study) -> Option<&NodeSection> {
+    study.target.san.as_ref()?.node.as_ref()
+}
+
+fn found(key: &str, model: Option<&NodeModel>) -> Result<Option<DeviceModel>, StudyError> {
+    let wrong = |why: String| StudyError::usage(format!("[target] san.node.{key}: {why}"));
+    match model {
         None => Ok(None),
         Some(NodeModel::Published(name)) => {
             device_models::published(name).map(Some).map_err(|why| wrong(why.message))
@@ -52,6 +67,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     let nodes = fleet.node_count();
     running_cluster::check(study, fleet)?;
     device_model(study)?;
+    log_model(study)?;
     if study.target.san.as_ref().and_then(|san| san.node.as_ref()?.machine_iops) == Some(0) {
         return usage("[target] san.node.machine_iops: a machine that carries nothing: leave it out if you do not know it".into());
     }
@@ -188,7 +204,8 @@ pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> 
         bytes = bytes.saturating_add(share.saturating_mul(each));
     }
     let device = study.running_cluster().is_none().then(|| ByteSize(device_for(on_each, bytes)));
-    study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device })
+    let has_log_devices = node_of(study).is_some_and(|node| node.log_model.is_some());
+    study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device, has_log_devices })
 }
 
 /// A device for so many replicas that take so many bytes together. The virtual SAN cuts it into chunks, of which slots take an

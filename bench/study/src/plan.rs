@@ -109,7 +109,9 @@ impl Plan {
 
     /// The space that a cluster's devices take in the run's folder; nothing without one.
     pub fn cluster_space(&self) -> ByteSize {
-        let device = |cluster: ClusterPlan| Some((cluster.device?, cluster.nodes));
+        let device = |cluster: ClusterPlan| {
+            Some((cluster.device?, cluster.nodes.saturating_mul(1 + u32::from(cluster.has_log_devices))))
+        };
         self.cluster
             .and_then(device)
             .map_or(ByteSize(0), |(device, nodes)| ByteSize(device.0.saturating_mul(u64::from(nodes))))

@@ -9,7 +9,7 @@ use loadline_measure::capacity::{Load, Prediction, Software, predict};
 use crate::disks::used;
 use crate::error::StudyError;
 use crate::folder::RunFolder;
-use crate::own_cluster::device_model;
+use crate::own_cluster::{device_model, log_model};
 use crate::planned_step::Step;
 use crate::predicted::{asked, is_predictable, is_random};
 use crate::runner::Runner;
@@ -30,7 +30,9 @@ impl<W: Workers> Runner<'_, W> {
         jobs: &BTreeMap<WorkerId, Job>,
     ) -> Result<Option<Prediction>, StudyError> {
         let study = &self.owned.folder.manifest.study;
-        let Some(model) = device_model(study)?.filter(|_| is_predictable(study, step)) else {
+        let has_log_devices = log_model(study)?.is_some();
+        let Some(model) = device_model(study)?.filter(|_| !has_log_devices && is_predictable(study, step))
+        else {
             return Ok(None);
         };
         let Some(harness) = &self.harness else { return Ok(None) };

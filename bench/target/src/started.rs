@@ -38,6 +38,8 @@ pub struct ClusterSpec {
     pub device: ByteSize,
     /// What each node's device behaves as; `None`: as the file that it is.
     pub model: Option<DeviceModel>,
+    /// What a log device of each node behaves as, of the same size; `None`: logs are on the one device.
+    pub log_model: Option<DeviceModel>,
 }
 
 impl Cluster {
@@ -88,7 +90,7 @@ impl Cluster {
         }
         for index in 0..cluster.nodes.len() {
             cluster.await_answer(index, stop)?;
-            cluster.give_device(index)?;
+            cluster.give_devices(index)?;
         }
         // Nothing is done to any node yet, whatever was when it ended.
         cluster.remove_fillers(stop)?;
@@ -123,15 +125,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Gives the cluster a node's device, if it has none yet.
-    fn give_device(&self, index: usize) -> Result<(), TargetError> {
+    /// Gives the cluster a node's devices, if it has none yet.
+    fn give_devices(&self, index: usize) -> Result<(), TargetError> {
         let (node, Origin::Started(spec)) = (&self.nodes[index], &self.origin) else { return Ok(()) };
         if !self.devices(index)?.is_empty() {
             return Ok(());
         }
-        let path = spec.folder.join(&node.name).join("device");
-        let add = json!({ "path": path, "create": spec.device.0, "model": spec.model });
-        node.api.post::<Value>("/v1/devices", &add).map(drop)
+        let folder = spec.folder.join(&node.name);
+        let mut device =
+            json!({ "path": folder.join("device"), "create": spec.device.0, "model": spec.model });
+        if let Some(model) = &spec.log_model {
+            device["role"] = "capacity".into();
+            let path = folder.join("log-device");
+            let log = json!({ "path": path, "create": spec.device.0, "model": model, "role": "log" });
+            node.api.post::<Value>("/v1/devices", &log)?;
+        }
+        node.api.post::<Value>("/v1/devices", &device).map(drop)
     }
 }
 
