@@ -220,6 +220,8 @@ impl<D: Data> Store<D> {
         meta: ReplicaMeta,
         known: Known,
     ) -> Store<D> {
+        let ring = log.ring();
+        let throttle = Throttle::new(&settings, ring, destage::round_bytes(&settings, ring));
         Store {
             content: meta.state.content,
             id,
@@ -241,7 +243,7 @@ impl<D: Data> Store<D> {
             destage: Destage::default(),
             growth: Growth::default(),
             scrub: Scrub::default(),
-            throttle: Throttle::default(),
+            throttle,
             covered: 0,
             recorded: known.commit_point,
             closed: true,
