@@ -227,6 +227,8 @@ impl<D: Data> Store<D> {
         meta: ReplicaMeta,
         known: Known,
     ) -> Store<D> {
+        let ring = log.ring();
+        let throttle = Throttle::new(&settings, ring, destage::round_bytes(&settings, ring));
         Store {
             content: meta.state.content,
             id,
@@ -250,7 +252,7 @@ impl<D: Data> Store<D> {
             growth: Growth::default(),
             scrub: Scrub::default(),
             cache: Cache::default(),
-            throttle: Throttle::default(),
+            throttle,
             covered: 0,
             recorded: known.commit_point,
             closed: true,

@@ -26,7 +26,7 @@ use crate::extents::Place;
 use crate::io::{Area, Data, IoRequest, Part, Piece, Reading};
 use crate::log::Kind;
 use crate::store::read::add_piece;
-use crate::store::{Action, Purpose, Store};
+use crate::store::{Action, Purpose, Settings, Store};
 
 use recall::Recall;
 
@@ -245,7 +245,7 @@ impl<D: Data> Store<D> {
 
     /// Bytes of the log that are destaged together.
     pub(crate) fn round_bytes(&self) -> u64 {
-        self.settings.round.min(self.log.ring() / 4).max(SECTOR as u64)
+        round_bytes(&self.settings, self.log.ring())
     }
 
     /// A round begins when the log has more than this. Together they cost less: a slot is written once for all blocks of an
@@ -258,7 +258,7 @@ impl<D: Data> Store<D> {
 
     fn at_once(&self) -> usize {
         let enough = self.enough();
-        let span = self.high().saturating_sub(enough).max(1);
+        let span = self.throttle.high().saturating_sub(enough).max(1);
         let above = self.backlog().saturating_sub(enough).min(span);
         if self.destage.held {
             // A request waits for the round's end.
@@ -514,6 +514,11 @@ impl<D: Data> Store<D> {
         self.destage.earned += bytes;
         self.earn(bytes);
     }
+}
+
+/// Bytes of a log of so many that are destaged together.
+pub(crate) fn round_bytes(settings: &Settings, ring: u64) -> u64 {
+    settings.round.min(ring / 4).max(SECTOR as u64)
 }
 
 /// About what a write of so many blocks costs a device, where one of few bytes is 1.

@@ -14,6 +14,7 @@
 use crate::io::Data;
 use crate::store::Store;
 use crate::store::append::KEPT_FREE;
+use crate::store::settings::Settings;
 
 /// The least credit that may be saved up.
 const LEAST_SAVED: u64 = 64 << 10;
@@ -29,8 +30,15 @@ pub enum WriteLimit {
 }
 
 /// The credit of writers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Throttle {
+    /// Up to this backlog writers are as fast as the log: half of the way from where a round is surely under way to `high`.
+    slow: u64,
+    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log too until the
+    /// round's end, and there has to be room for both, or writers would wait for that end.
+    high: u64,
+    /// The most credit that is saved up.
+    most: i64,
     /// Bytes that writers may append yet at full price.
     credit: i64,
     /// The next append waits for credit, or for room in the log.
@@ -40,9 +48,25 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Destaging has done so much more. No more than `most` is saved up.
-    pub(crate) fn earn(&mut self, bytes: u64, most: u64) {
-        self.credit = (self.credit + bytes as i64).min(most as i64);
+    /// Of a log of so many bytes, of which so many are destaged in a round.
+    pub(crate) fn new(settings: &Settings, ring: u64, round: u64) -> Throttle {
+        let high =
+            (ring / 100 * u64::from(settings.high)).min((ring - ring / KEPT_FREE).saturating_sub(round));
+        // Below this no round need be under way, and nothing would earn the bytes back.
+        let low = ring / 100 * u64::from(settings.low) + round;
+        let slow = low + high.saturating_sub(low) / 2;
+        let most = (round / 16).max(LEAST_SAVED).min(round) as i64;
+        Throttle { slow, high, most, credit: 0, waits: false, waited: [false; 2] }
+    }
+
+    /// Destaging has done so much more.
+    pub(crate) fn earn(&mut self, bytes: u64) {
+        self.credit = (self.credit + bytes as i64).min(self.most);
+    }
+
+    /// From this backlog on writers get no more than what destaging frees.
+    pub(crate) fn high(&self) -> u64 {
+        self.high
     }
 
     /// Whether the next append has to wait.
@@ -73,29 +97,14 @@ impl<D: Data> Store<D> {
         self.log.used().saturating_sub(self.destage.earned())
     }
 
-    /// With this backlog writers get no more than what destaging frees: what is destaged stays in the log too until the
-    /// round's end, and there has to be room for both, or writers would wait for that end.
-    pub(crate) fn high(&self) -> u64 {
-        let ring = self.log.ring();
-        (ring / 100 * u64::from(self.settings.high))
-            .min((ring - ring / KEPT_FREE).saturating_sub(self.round_bytes()))
-    }
-
-    /// Up to this backlog writers are as fast as the log: half of the way from where a round is surely under way to `high`.
-    pub(crate) fn slow(&self) -> u64 {
-        // Below this no round need be under way, and nothing would earn the bytes back.
-        let low = self.log.ring() / 100 * u64::from(self.settings.low) + self.round_bytes();
-        low + self.high().saturating_sub(low) / 2
-    }
-
     /// Writers pay for what they append.
     pub(crate) fn is_slowing(&self) -> bool {
-        self.backlog() > self.slow()
+        self.backlog() > self.throttle.slow
     }
 
     /// Takes the price of so many bytes. False if they have to wait.
     pub(crate) fn pay(&mut self, bytes: u64) -> bool {
-        let slow = self.slow();
+        let Throttle { slow, high, .. } = self.throttle;
         let above = self.backlog().saturating_sub(slow);
         if above == 0 {
             return true;
@@ -103,7 +112,7 @@ impl<D: Data> Store<D> {
         if self.throttle.credit < 0 {
             return false;
         }
-        let span = self.high().saturating_sub(slow).max(1);
+        let span = high.saturating_sub(slow).max(1);
         let price = u128::from(bytes) * u128::from(above.min(span)) / u128::from(span);
         self.throttle.credit -= price as i64;
         true
@@ -111,7 +120,6 @@ impl<D: Data> Store<D> {
 
     /// Writers may append so much more.
     pub(crate) fn earn(&mut self, bytes: u64) {
-        let most = (self.round_bytes() / 16).max(LEAST_SAVED).min(self.round_bytes());
-        self.throttle.earn(bytes, most);
+        self.throttle.earn(bytes);
     }
 }
