@@ -47,6 +47,9 @@ pub(crate) struct Node {
 pub(crate) struct Device {
     pub(crate) id: u32,
     pub(crate) node: String,
+    /// What it has of replicas: `both`, `log` or `capacity`; of a program that knows no roles, both.
+    #[serde(default)]
+    pub(crate) role: String,
     /// Bytes that it has for replicas.
     pub(crate) bytes: u64,
     /// Bytes of them that are promised to replicas.

@@ -7,6 +7,7 @@ use loadline_base::units::ByteSize;
 use loadline_load::{Job, WritePermission, prepare_to_fill};
 use serde_json::{Value, json};
 
+use crate::api::Device;
 use crate::cluster::{Cluster, VolumeSpec, pause};
 use crate::error::TargetError;
 use crate::filler_name::{PREFIX, filled_node};
@@ -35,8 +36,8 @@ impl Cluster {
         for number in 0.. {
             let node = &self.nodes[index];
             let devices = node.api.status()?.devices;
-            // A cluster of this machine gives each node one device.
-            let here = devices.iter().filter(|device| device.node == node.name);
+            // A cluster of this machine gives each node one device with data.
+            let here = devices.iter().filter(|device| device.node == node.name && device.role != "log");
             let size = here.map(|device| device.room).max().unwrap_or(0).min(GROUP) / BLOCK * BLOCK;
             match (size, number) {
                 (0, 0) => {
@@ -102,7 +103,9 @@ impl Cluster {
         loop {
             // Replicas of a volume that was deleted are no volume's, until they are gone.
             let status = node.api.status()?;
-            let here = status.devices.iter().filter(|device| device.node == node.name);
+            // Those whose logs are on another device count once.
+            let with_data = |device: &&Device| device.node == node.name && device.role != "log";
+            let here = status.devices.iter().filter(with_data);
             let all: usize = here.map(|device| device.replicas).sum();
             let replicas = status.volumes.iter().flat_map(|volume| &volume.replicas);
             if replicas.filter(|replica| replica.node == node.name).count() >= all {

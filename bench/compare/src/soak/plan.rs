@@ -25,6 +25,9 @@ const LOADS: [(&str, &str); 5] = [
     ("4K writes", "B4-T1-O8-W100-PR"),
     ("64K 50% writes", "B64-T1-O2-W50-PR"),
 ];
+/// Nodes with a log device and a capacity device: slow enough that logs fill up, and fast enough to bring copies back in a round.
+const HYBRID: &str = ", node = { log_model = \"intel-p4800x\", model = { name = \"a drive of 2,000 I/Os a second\", read = { iops = 2000, \
+                      per_second = \"200MB\", latency = \"300us\" }, write = { iops = 2000, per_second = \"200MB\", latency = \"300us\" } } }";
 /// Nothing is done before, and nothing returns later than this before the end, milliseconds.
 const BEFORE_MS: u64 = 2_000;
 const AFTER_MS: u64 = 8_000;
@@ -60,9 +63,11 @@ impl Round {
         }
         // Every other round with the least log that there can be, which is full all the time.
         let log = if number % 2 == 1 { ", log = \"32MiB\"" } else { "" };
+        // And every third with logs on a fast device of each node, before data on a slow one.
+        let nodes = if number % 3 == 2 { HYBRID } else { "" };
         let _ = write!(
             study,
-            "]\n\n[target]\nsan = {{ copies = 2{log} }}\n\n[fleet]\nnodes = {NODES}\nworkers_per_node = 2\ndisk_size = \
+            "]\n\n[target]\nsan = {{ copies = 2{log}{nodes} }}\n\n[fleet]\nnodes = {NODES}\nworkers_per_node = 2\ndisk_size = \
              \"16MiB\"\n\n[phases]\nwarm_up = \"1s\"\nmeasure = \"{WINDOW_S}s\"\ncool_down = \"1s\"\n\n[run]\nrepeats = \
              1\nverify = true\nseed = {}\n",
             random.below(1 << 31)
@@ -121,6 +126,7 @@ mod tests {
             let study = loadline_study::read::parse("soak.toml", &round.study).unwrap();
             assert!(loadline_study::Plan::of(&study).is_ok(), "{}", round.study);
             assert!(round.planned >= 6 && round.planned.is_multiple_of(2), "{}", round.study);
+            assert_eq!(round.study.contains("log_model"), number % 3 == 2, "{}", round.study);
         }
     }
 }

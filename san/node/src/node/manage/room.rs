@@ -85,6 +85,12 @@ pub(crate) fn largest(free: u64, log_bytes: u64, device: u64) -> u64 {
     free.saturating_sub(need(0, log_bytes, device).both()) / extent * extent * BLOCK
 }
 
+/// The same of a device that has no logs.
+pub(crate) fn largest_data(free: u64, device: u64) -> u64 {
+    let extent = u64::from(EXTENT_BLOCKS);
+    free.saturating_sub(data(0, device)) / extent * extent * BLOCK
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

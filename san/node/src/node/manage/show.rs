@@ -148,7 +148,7 @@ pub struct DeviceView {
     /// Bytes that replicas have taken of it, in whole chunks: their logs, and room for what was written, and as much again. `null`
     /// if its node does not report it.
     pub taken: Option<u64>,
-    /// Bytes of the largest replica with the least log for which it has room.
+    /// Bytes of the largest replica with the least log for which it has room; of a capacity device, wherever the log is. 0 of a log device.
     pub room: u64,
     /// Replicas that it has.
     pub replicas: usize,
@@ -268,7 +268,11 @@ impl Node {
             role: device.role,
             promised: placed.promised * BLOCK,
             taken: reported.get(id).and_then(|device| device.taken),
-            room: room::largest(placed.capacity.saturating_sub(placed.promised), LEAST_LOG, device.bytes),
+            room: match device.role {
+                Role::Both => room::largest(placed.free(), LEAST_LOG, device.bytes),
+                Role::Capacity => room::largest_data(placed.free(), device.bytes),
+                Role::Log => 0,
+            },
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.is_on(*id)).count(),
             draining: device.draining,
             replaced_by: device.replaced_by,
