@@ -9,6 +9,7 @@ set -euo pipefail
 
 # Programs that compute, and have no time limits. They get what the others leave of the processors.
 computes='
+san/device/tests/full_log
 san/model/tests/mutants
 san/model/tests/whole
 san/sim/tests/cuts
