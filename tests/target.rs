@@ -368,7 +368,7 @@ fn results(run: &Path) -> Vec<Value> {
 }
 
 fn volumes_of(cluster: &nodes::Cluster) -> Vec<(String, String)> {
-    let status: Value = serde_json::from_str(&cluster.loadline(&["san", "status", "--json"])).unwrap();
+    let status: Value = serde_json::from_str(&cluster.http(1, "/v1/status")).unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     let volumes = status["volumes"].as_array().unwrap();
     volumes.iter().map(|one| (text(&one["name"]), text(&one["owner"]))).collect()

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use loadline_api_client::ApiAddress;
@@ -24,6 +24,8 @@ use crate::process::NodeProcess;
 const PORTS: [u16; 3] = [7400, 7401, 10809];
 /// Networks that are tried before it is given up.
 const MOST_NETWORKS: u32 = 200;
+/// Where the next search of this process for a network begins.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 /// What a cluster is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +200,8 @@ fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
         let wrong = |e| TargetError::failed(format!("{} names no network: {e}", file.display()));
         return text.trim().parse().map_err(wrong);
     }
-    let first = std::process::id();
+    // Two that this process starts at the same time find the same ones free.
+    let first = std::process::id().wrapping_add(STARTED.fetch_add(MOST_NETWORKS, Ordering::Relaxed));
     let candidates = (0..MOST_NETWORKS).map(|n| {
         let mixed = (first.wrapping_add(n)).wrapping_mul(2_654_435_761) >> 16;
         Ipv4Addr::new(127, 10 + (mixed % 200) as u8, 1 + ((mixed >> 8) % 250) as u8, 0)
