@@ -35,7 +35,7 @@ fn nothing_is_violated_and_all_of_the_protocol_is_seen() {
         ("message", "hello seal entry out_of_band heartbeat read fetch return changed joined release probe"),
         ("answer", "welcome sealed durable data listed changed refused stranger failed probed"),
         ("process", "starts kill pause"),
-        ("disk", "fails corrupts hangs"),
+        ("disk", "fails log-fails capacity-fails log-slow capacity-slow corrupts hangs"),
         ("client", "read write trim flush acknowledged refused detached"),
         ("command", "add forget remove grow"),
     ];

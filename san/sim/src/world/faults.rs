@@ -229,9 +229,9 @@ impl World {
         };
         let store = self.nodes[node].stores.get_mut(&replica).expect("it is there");
         let which = store.fail_one_next(&mut self.rng);
-        let which = which.map_or("device".into(), |area| format!("{area:?} device").to_lowercase());
-        self.trace_event(|| format!("the {which} of {replica} fails"));
-        self.coverage.count("disk", &format!("{which} fails"));
+        let of = which.map_or(String::new(), |area| format!("{area:?}-").to_lowercase());
+        self.trace_event(|| format!("the {of}device of {replica} fails"));
+        self.coverage.count("disk", &format!("{of}fails"));
     }
 
     /// A block is corrupted, if the group has another member.
@@ -282,7 +282,7 @@ impl World {
         let slow = self.nodes[node].stores.get_mut(&replica).expect("it is there").slow_down(&mut self.rng);
         if let Some(area) = slow {
             self.trace_event(|| format!("the {area:?} device of {replica} is slow"));
-            self.coverage.count("disk", &format!("{area:?} device is slow").to_lowercase());
+            self.coverage.count("disk", &format!("{area:?}-slow").to_lowercase());
         }
     }
 
