@@ -70,6 +70,31 @@ pub struct NodeGroups {
     folders: Vec<PathBuf>,
 }
 
+/// How often processes of a node used up the cores that they may use. The kernel counts in periods of 0.1 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuPeriods {
+    /// Periods in which a process had work.
+    pub with_work: u64,
+    /// Periods of these in which the processes had to wait, because they had used up their cores.
+    pub used_up: u64,
+}
+
+impl CpuPeriods {
+    /// What was counted since `before`.
+    pub fn since(self, before: CpuPeriods) -> CpuPeriods {
+        CpuPeriods {
+            with_work: self.with_work.saturating_sub(before.with_work),
+            used_up: self.used_up.saturating_sub(before.used_up),
+        }
+    }
+
+    /// The counts of a `cpu.stat`, which has the same names in both versions.
+    fn of(stat: &str) -> Option<CpuPeriods> {
+        let count = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        Some(CpuPeriods { with_work: count("nr_periods ")?, used_up: count("nr_throttled ")? })
+    }
+}
+
 impl NodeGroups {
     /// Makes what the limits of a node need, after it has removed groups that killed runs left. Without limits it does nothing.
     /// The error names the limit that cannot be set, and says what to do.
@@ -95,6 +120,12 @@ impl NodeGroups {
     /// The folders of the groups: a process of the node is in each of them.
     pub fn folders(&self) -> &[PathBuf] {
         &self.folders
+    }
+
+    /// How often the processes used up their cores since the groups were made; `None` without a limit of cores.
+    pub fn cpu_periods(&self) -> Option<CpuPeriods> {
+        let stats = self.folders.iter().filter_map(|folder| fs::read_to_string(folder.join("cpu.stat")).ok());
+        stats.into_iter().find_map(|stat| CpuPeriods::of(&stat))
     }
 
     /// Moves a process into the groups, with all its threads.
@@ -231,6 +262,18 @@ mod tests {
     }
 
     #[test]
+    fn periods_are_read_from_either_version() {
+        let v1 = "nr_periods 120\nnr_throttled 30\nthrottled_time 12345\n";
+        let v2 =
+            "usage_usec 1\nuser_usec 1\nsystem_usec 0\nnr_periods 120\nnr_throttled 30\nthrottled_usec 12\n";
+        let found = CpuPeriods { with_work: 120, used_up: 30 };
+        assert_eq!((CpuPeriods::of(v1), CpuPeriods::of(v2)), (Some(found), Some(found)));
+        assert_eq!(CpuPeriods::of("usage_usec 1\n"), None, "a group without a limit");
+        let before = CpuPeriods { with_work: 100, used_up: 30 };
+        assert_eq!(found.since(before), CpuPeriods { with_work: 20, used_up: 0 });
+    }
+
+    #[test]
     fn where_no_group_can_be_made_the_message_names_the_place_and_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("missing");
@@ -272,6 +315,7 @@ mod tests {
         assert_eq!(memory.as_deref(), Some("67108864"));
         let cpu = written("cpu.max").or_else(|| written("cpu.cfs_quota_us")).unwrap();
         assert!(cpu.starts_with("50000"), "{cpu}");
+        assert_eq!(groups.cpu_periods(), Some(CpuPeriods::default()), "nothing has run in it");
         let mut process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         groups.admit(process.id()).unwrap();
         let inside = |f: &PathBuf| fs::read_to_string(f.join("cgroup.procs")).unwrap().trim().to_string();

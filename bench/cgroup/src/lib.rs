@@ -13,5 +13,5 @@ mod hierarchy;
 mod limits;
 
 pub use error::GroupError;
-pub use groups::{NodeGroups, RunPrefix};
+pub use groups::{CpuPeriods, NodeGroups, RunPrefix};
 pub use limits::Limits;
