@@ -375,7 +375,7 @@ fn a_node_with_a_share_of_the_cores_is_in_its_group_also_when_it_returns() {
     let shared = ClusterSpec { nodes, device: ByteSize(1 << 29), cores: Some(0.5), ..spec(&home) };
     let mut cluster = match Cluster::start(shared, &stop) {
         Ok(cluster) => cluster,
-        // Who may not make groups gets to know it before anything is done.
+        // Without the right to make groups the error comes before anything is written.
         Err(error) => {
             assert_eq!(error.kind, ErrorKind::Usage, "{error}");
             assert!(error.message.contains("node-1: its cpu_limit cannot be set"), "{error}");

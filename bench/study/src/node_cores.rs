@@ -11,6 +11,9 @@ use crate::file::{NodeSection, Study};
 /// The CPU of a node counts as what may limit a load if the node used up its cores in this part of the periods with work.
 const LIMITS_LOAD: f64 = 0.1;
 
+/// Less than the kernel distinguishes of all nodes together: 0.1 cores for each of three nodes are more than 0.3 as binary fractions.
+const ROUNDING: f64 = 1e-3;
+
 /// The cores that this process may use.
 pub(crate) fn of_machine() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
@@ -45,7 +48,7 @@ pub(crate) fn findings(
         format!("each node has {each}"),
         "The figures are of nodes with so much CPU. The workers are not limited.",
     )];
-    if cores * f64::from(nodes) > machine {
+    if cores * f64::from(nodes) > machine + ROUNDING {
         findings.push(Finding::doubt(
             FindingKind::Modelled,
             "a machine with the cores of all nodes",
@@ -93,6 +96,11 @@ mod tests {
         let fits = findings(&study("cpu_limit = 0.5"), 4, 2.0, &idle);
         assert!(fits.len() == 1 && fits[0].severity == Severity::Note, "{fits:?}");
         assert_eq!(fits[0].found, "each node has 0.5 cores");
+        assert_eq!(
+            findings(&study("cpu_limit = 0.1"), 3, 0.3, &idle).len(),
+            1,
+            "no more than the machine has"
+        );
         let tight = findings(&study("cpu_limit = 1"), 4, 2.0, &BTreeMap::new());
         assert_eq!(tight[0].found, "each node has 1 core");
         assert_eq!(tight[1].severity, Severity::Doubt);
