@@ -1,5 +1,6 @@
 //! Errors of a fleet, by what the caller does next.
 
+use loadline_cgroup::GroupError;
 use loadline_load::LoadError;
 pub use loadline_load::error::ErrorKind;
 use thiserror::Error;
@@ -34,5 +35,14 @@ impl FleetError {
 impl From<LoadError> for FleetError {
     fn from(error: LoadError) -> FleetError {
         FleetError { kind: error.kind, message: error.message }
+    }
+}
+
+impl From<GroupError> for FleetError {
+    fn from(error: GroupError) -> FleetError {
+        match error {
+            GroupError::Usage(message) => FleetError::usage(message),
+            GroupError::Failed(message) => FleetError::failed(message),
+        }
     }
 }

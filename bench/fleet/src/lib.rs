@@ -25,7 +25,6 @@
 //! | [`wire`] | the messages between the two, and their schema |
 //! | [`tls`], [`token`] | how the connection is encrypted, and how each side proves that it has the token |
 
-mod cgroup;
 pub mod clock_offset;
 mod connection;
 mod controller;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
+use loadline_cgroup::Limits;
 use loadline_load::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,11 @@ impl NodeSpec {
         NodeSpec { name: name.into(), ..NodeSpec::default() }
     }
 
+    /// What its workers may use together.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { cores: self.cpu_limit, memory: self.memory_limit }
+    }
+
     /// Checks each node, and that their names differ. The error is of kind `Usage`.
     pub fn validate_all(nodes: &[NodeSpec]) -> Result<(), FleetError> {
         let mut names = BTreeSet::new();
@@ -84,13 +90,8 @@ impl NodeSpec {
         if let Some(cpus) = cpus {
             cpus.parse::<CpuList>().map_err(|e| FleetError::usage(format!("node {name}: cpus: {e}")))?;
         }
-        // The kernel takes no quota below 1 ms in a period of 100 ms.
-        if let Some(cores) = cpu_limit
-            && !(0.01..=4096.0).contains(cores)
-        {
-            return Err(FleetError::usage(format!(
-                "node {name}: a cpu_limit of {cores} cores cannot be set: give 0.01 to 4096"
-            )));
+        if let Some(cores) = cpu_limit {
+            Limits::check_cores(*cores).map_err(|e| FleetError::usage(format!("node {name}: {e}")))?;
         }
         if let Some(limit) = memory_limit
             && *limit < ByteSize(16 << 20)

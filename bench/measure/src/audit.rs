@@ -74,7 +74,7 @@ pub enum FindingKind {
     LevelChange,
     /// Nothing completed for a while.
     Stall,
-    /// Something of the storage behaved as a model says, and not as itself.
+    /// Something of the storage behaved as a model says, or had a share of its machine, and was not itself.
     Modelled,
     /// The figure is outside of what was predicted from models of the devices.
     Prediction,

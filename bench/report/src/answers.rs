@@ -11,7 +11,7 @@ use loadline_measure::stats::median;
 use loadline_measure::summary::PERCENTILES;
 use loadline_study::Study;
 use loadline_study::conditions::gone_in;
-use loadline_study::file::WhenNodeIsGone;
+use loadline_study::file::{NodeSection, WhenNodeIsGone};
 use loadline_study::planned_step::Purpose;
 use loadline_target::FaultKind;
 
@@ -237,16 +237,27 @@ pub(crate) fn one_machine(study: &Study) -> Option<String> {
         study.condition.iter().flat_map(|condition| &condition.actions).map(|fault| &fault.what);
     let mut all = in_conditions.chain(study.faults.iter().map(|fault| &fault.what));
     let is_gone = all.any(|what| matches!(what, FaultKind::Kill | FaultKind::Freeze));
-    let is_modelled = study.target.san.as_ref().is_some_and(|san| san.node.is_some());
+    let has = |what: fn(&NodeSection) -> bool| study.nodes().is_some_and(what);
+    let (is_modelled, has_cores) = (has(|node| node.model.is_some()), has(|node| node.cpu_limit.is_some()));
     (is_gone && study.fewest_copies().is_some() && study.running_cluster().is_none()).then(|| {
-        if is_modelled {
-            return "Each node has a modelled device of its own, which goes with the node. All nodes share this machine's processors: where \
-                    these limit a load, and not the devices, the others have more of them while a node is gone"
-                .into();
+        match (is_modelled, has_cores) {
+            (true, true) => {
+                "Each node has a modelled device and cores of its own, which go with the node, and cannot have more than these"
+            }
+            (true, false) => {
+                "Each node has a modelled device of its own, which goes with the node. All nodes share this machine's processors: where \
+                 these limit a load, and not the devices, the others have more of them while a node is gone"
+            }
+            (false, true) => {
+                "Each node has cores of its own, which go with the node. All nodes share this machine's disks: where these limit a load, and \
+                 not the cores, the others have more of them while a node is gone"
+            }
+            (false, false) => {
+                "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may \
+                 become faster. With a machine for each node it would not; how long a fault stalls clients is the same"
+            }
         }
-        "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may become \
-         faster. With a machine for each node it would not; how long a fault stalls clients is the same"
-            .into()
+        .into()
     })
 }
 
@@ -346,6 +357,18 @@ mod tests {
             with(&format!("{kill}\n[target]\nsan = {{ copies = 2, node = {{ model = \"intel-s4500\" }} }}"));
         assert!(
             modelled.is_some_and(|says| says.contains("goes with the node") && !says.contains("and disks"))
+        );
+        let cores = with(&format!("{kill}\n[target]\nsan = {{ copies = 2, node = {{ cpu_limit = 0.5 }} }}"));
+        assert!(
+            cores.is_some_and(
+                |says| says.contains("cores of its own") && says.contains("this machine's disks")
+            )
+        );
+        let both = with(&format!(
+            "{kill}\n[target]\nsan = {{ copies = 2, node = {{ model = \"intel-s4500\", cpu_limit = 0.5 }} }}"
+        ));
+        assert!(
+            both.is_some_and(|says| says.contains("modelled device and cores") && !says.contains("share"))
         );
     }
 

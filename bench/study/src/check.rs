@@ -20,6 +20,7 @@ use crate::file::Study;
 use crate::folder::CLUSTER;
 use crate::folder::manifest::MadeFile;
 use crate::name::Name;
+use crate::node_cores;
 use crate::plan::Plan;
 use crate::planned_step::Step;
 
@@ -106,6 +107,7 @@ pub fn check(study: &Study, plan: &Plan, place: &RunPlace<'_>) -> PlanCheck {
     let mut needs = vec![(place.run.to_path_buf(), "the run's folder", plan.folder_space())];
     if plan.starts_cluster() {
         found.problems.extend(sockets(study, plan, place));
+        found.problems.extend(node_cores::too_many(study, node_cores::of_machine()));
         let folder = place.run.join(CLUSTER);
         let needed = plan.cluster_space().0.saturating_sub(occupied(&folder));
         needs.push((folder, "the cluster's devices", ByteSize(needed)));

@@ -6,6 +6,7 @@ use loadline_fleet::{WorkerInfo, or_stop};
 use loadline_load::Target;
 use loadline_load::error::ErrorKind;
 use loadline_measure::audit::{Finding, FindingKind};
+use loadline_target::CpuPeriods;
 
 use crate::conditions::resting;
 use crate::error::StudyError;
@@ -14,6 +15,7 @@ use crate::file::{Access, Condition};
 use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::name::Name;
+use crate::node_cores;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
@@ -220,9 +222,27 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.events.run(&event)
     }
 
+    /// How often each node has used up the cores that the run gave it; empty if it has given all of them to all nodes.
+    pub(crate) async fn cpu_periods(&mut self) -> Result<BTreeMap<String, CpuPeriods>, StudyError> {
+        let is_limited =
+            self.owned.folder.manifest.study.nodes().is_some_and(|node| node.cpu_limit.is_some());
+        match &self.harness {
+            Some(harness) if is_limited => harness.cpu_periods(&mut self.stop).await,
+            _ => Ok(BTreeMap::new()),
+        }
+    }
+
     /// What makes a step doubtful that was measured on the run's own cluster: a node that ended by itself, or a condition
-    /// that was not reached as the ones before it lead to it.
-    pub(crate) async fn condition_findings(&mut self, step: &Step) -> Result<Vec<Finding>, StudyError> {
+    /// that was not reached as the ones before it lead to it. `periods` are those of the nodes when the step began.
+    pub(crate) async fn condition_findings(
+        &mut self,
+        step: &Step,
+        periods: &BTreeMap<String, CpuPeriods>,
+    ) -> Result<Vec<Finding>, StudyError> {
+        let mut during = self.cpu_periods().await?;
+        for (node, now) in &mut during {
+            *now = now.since(periods.get(node).copied().unwrap_or_default());
+        }
         let Some(harness) = &self.harness else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
         let study = &self.owned.folder.manifest.study;
@@ -251,6 +271,9 @@ impl<W: Workers> Runner<'_, W> {
         }
         let modelled = harness.modelled(&mut self.stop).await?;
         findings.extend(self.modelled.findings(modelled));
+        let plan = &self.owned.folder.plan;
+        let nodes = plan.fleet.node_count();
+        findings.extend(node_cores::findings(study, nodes, node_cores::of_machine(), &during));
         if self.out_of_turn {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,

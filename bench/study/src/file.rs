@@ -119,6 +119,11 @@ impl Study {
         self.targets().find(|target| target.name == policy)?.san
     }
 
+    /// How the nodes are of the cluster that the run starts, if the study says.
+    pub fn nodes(&self) -> Option<&NodeSection> {
+        self.target.san.as_ref()?.node.as_ref()
+    }
+
     /// How workers reach the volumes of a policy; `Local` if the run makes none.
     pub fn access(&self, policy: Option<&Name>) -> Access {
         self.san(policy).map_or(Access::Local, |san| san.access)
@@ -248,20 +253,26 @@ impl SanSection {
 }
 
 /// How the nodes are of a cluster that the run starts on this machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct NodeSection {
-    /// What the device of each node behaves as.
-    pub model: NodeModel,
+    /// What the device of each node behaves as. Without it the device is as fast as the file that it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<NodeModel>,
     /// What a log device of each node behaves as. With it `model` is of the capacity device, which has the data, and the log device has the
     /// logs: a write waits for the log device alone until the logs are full. Steps are not predicted then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub log_model: Option<NodeModel>,
     /// I/Os a second of all clients that this machine carries for the cluster without models, if you know it: no step is predicted to do
     /// more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub machine_iops: Option<u64>,
+    /// How much CPU the process of each node may use, in cores (`0.5`), at most those of this machine. So a node that is lost takes its CPU
+    /// with it. Workers are not limited. Every result says so. Needs root, or a control group given to this user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.01))]
+    pub cpu_limit: Option<f64>,
 }
 
 /// What the device of a node behaves as: whatever is behind it, it is as slow as a drive's data sheet says. So a node that is lost takes

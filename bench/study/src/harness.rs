@@ -13,8 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, PlacedVolume,
-    RunningSpec, Storage, TargetError, terminal_prompt,
+    Cluster, ClusterSpec, CpuPeriods, External, FaultKind, Health, LimitOfVolume, ModelledDevice,
+    PlacedVolume, RunningSpec, Storage, TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -78,6 +78,7 @@ impl Harness {
             nodes: plan.fleet.nodes.clone(),
             model: own_cluster::device_model(&manifest.study)?,
             log_model: own_cluster::log_model(&manifest.study)?,
+            cores: manifest.study.nodes().and_then(|node| node.cpu_limit),
             device: plan.cluster.and_then(|cluster| cluster.device).unwrap_or(ByteSize(0)),
         };
         let external = manifest.study.target.external.clone();
@@ -310,6 +311,17 @@ impl Harness {
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Option<Vec<ModelledDevice>>, StudyError> {
         Ok(self.call(stop, |storage, _| storage.modelled()).await?.ok())
+    }
+
+    /// How often each node used up the cores that the run gave it. Nothing of nodes without a limit of cores.
+    pub(crate) async fn cpu_periods(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<BTreeMap<String, CpuPeriods>, StudyError> {
+        let periods = self.call(stop, |storage, _| {
+            Ok(storage.own().map(|cluster| cluster.cpu_periods()).unwrap_or_default())
+        });
+        Ok(periods.await??)
     }
 
     /// Has the thread make a call, and waits for its result.

@@ -9,6 +9,7 @@ use loadline_target::device_models;
 use crate::error::StudyError;
 use crate::file::{Access, LEAST_LOG, NodeModel, NodeSection, SanSection, Study};
 use crate::fleet::ResolvedFleet;
+use crate::node_cores;
 use crate::point::Point;
 use crate::running_cluster;
 
@@ -35,16 +36,12 @@ pub struct ClusterPlan {
 
 /// What the devices with data of the cluster that the run starts behave as; `None`: as what is behind them.
 pub(crate) fn device_model(study: &Study) -> Result<Option<DeviceModel>, StudyError> {
-    found("model", node_of(study).map(|node| &node.model))
+    found("model", study.nodes().and_then(|node| node.model.as_ref()))
 }
 
 /// What the log devices of that cluster behave as; `None`: logs are on the devices with the data.
 pub(crate) fn log_model(study: &Study) -> Result<Option<DeviceModel>, StudyError> {
-    found("log_model", node_of(study).and_then(|node| node.log_model.as_ref()))
-}
-
-fn node_of(study: &Study) -> Option<&NodeSection> {
-    study.target.san.as_ref()?.node.as_ref()
+    found("log_model", study.nodes().and_then(|node| node.log_model.as_ref()))
 }
 
 fn found(key: &str, model: Option<&NodeModel>) -> Result<Option<DeviceModel>, StudyError> {
@@ -61,6 +58,27 @@ fn found(key: &str, model: Option<&NodeModel>) -> Result<Option<DeviceModel>, St
     }
 }
 
+/// How nodes cannot be.
+fn nodes_are(node: &NodeSection) -> Result<(), StudyError> {
+    let usage = |message: &str| Err(StudyError::usage(format!("[target] san.node{message}")));
+    match node {
+        NodeSection { machine_iops: Some(0), .. } => {
+            usage(".machine_iops: a machine that carries nothing: leave it out if you do not know it")
+        }
+        NodeSection { model: None, log_model: Some(_), .. } => usage(
+            ".log_model without model: what would have the data is as fast as this machine's disk. Say model = \"intel-s4500\" too",
+        ),
+        NodeSection { model: None, machine_iops: Some(_), .. } => usage(
+            ".machine_iops without model: it is of predictions, and only steps on modelled devices are predicted. Say model = \
+             \"intel-s4500\" too, or leave it out",
+        ),
+        NodeSection { model: None, cpu_limit: None, .. } => {
+            usage(" says nothing: give model, cpu_limit or both, or leave node out")
+        }
+        _ => node_cores::check(node),
+    }
+}
+
 /// What a cluster for the run cannot be.
 pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyError> {
     let usage = |message: String| Err(StudyError::usage(message));
@@ -68,9 +86,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     running_cluster::check(study, fleet)?;
     device_model(study)?;
     log_model(study)?;
-    if study.target.san.as_ref().and_then(|san| san.node.as_ref()?.machine_iops) == Some(0) {
-        return usage("[target] san.node.machine_iops: a machine that carries nothing: leave it out if you do not know it".into());
-    }
+    study.nodes().map_or(Ok(()), nodes_are)?;
     let is_running = study.running_cluster().is_some();
     let has_only_node = |san: &SanSection| {
         san.node.is_some() && *san == SanSection { node: san.node.clone(), ..SanSection::default() }
@@ -204,7 +220,7 @@ pub(crate) fn plan(study: &Study, fleet: &ResolvedFleet) -> Option<ClusterPlan> 
         bytes = bytes.saturating_add(share.saturating_mul(each));
     }
     let device = study.running_cluster().is_none().then(|| ByteSize(device_for(on_each, bytes)));
-    let has_log_devices = node_of(study).is_some_and(|node| node.log_model.is_some());
+    let has_log_devices = study.nodes().is_some_and(|node| node.log_model.is_some());
     study.fewest_copies().map(|copies| ClusterPlan { nodes, copies, device, has_log_devices })
 }
 
@@ -239,10 +255,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_nodes_must_have_an_effect() {
+        for (node, part) in [
+            ("cpu_limit = 0", "san.node: a cpu_limit of 0 cores"),
+            ("cpu_limit = -1.5", "a cpu_limit of -1.5 cores"),
+            ("cpu_limit = nan", "a cpu_limit of NaN cores"),
+            ("cpu_limit = 5000", "give 0.01 to 4096"),
+            ("", "says nothing"),
+            ("log_model = \"intel-p4800x\", cpu_limit = 1", "log_model without model"),
+            ("machine_iops = 100, cpu_limit = 1", "machine_iops without model"),
+            ("model = \"intel-s4500\", machine_iops = 0", "carries nothing"),
+        ] {
+            let found = refusal(&format!("[target]\nsan = {{ node = {{ {node} }} }}"));
+            assert!(found.contains(part), "{node}\n{found}");
+        }
+        let both = "[target]\nsan = { node = { model = \"intel-s4500\", cpu_limit = 0.25 } }";
+        assert_eq!(refusal(both), "");
+    }
+
+    #[test]
     fn nodes_are_modelled_for_all_policies_together() {
         let node = "node = { model = \"intel-s4500\" }";
         let policy = |san: &str| format!("[[policy]]\nname = \"one\"\n{san}\n");
         assert_eq!(refusal(&format!("[target]\nsan = {{ {node} }}")), "");
+        assert_eq!(refusal("[target]\nsan = { node = { cpu_limit = 0.5 } }"), "");
         assert_eq!(refusal(&format!("[target]\nsan = {{ {node} }}\n{}", policy("san = { copies = 2 }"))), "");
         for (target, san, part) in [
             (format!("san = {{ {node}, copies = 2 }}"), "san = {}".into(), "only node"),

@@ -61,7 +61,7 @@ impl<W: Workers> Runner<'_, W> {
             seconds: (study.phases.warm_up.0 + study.phases.measure.0).as_secs_f64(),
             is_scattered,
         };
-        let most_iops = study.target.san.as_ref().and_then(|san| san.node.as_ref()?.machine_iops);
+        let most_iops = study.nodes().and_then(|node| node.machine_iops);
         let software =
             Software { read_s: READ_S, write_s: WRITE_S, most_iops: most_iops.map(|iops| iops as f64) };
         Ok(predict(&devices, &load, &volumes, software))

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loadline_base::units::ByteSize;
+use loadline_cgroup::NodeGroups;
 use loadline_load::Target;
 use serde_json::{Value, json};
 
@@ -80,6 +81,8 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     /// Its process, if this process has started it.
     pub(crate) process: Option<NodeProcess>,
+    /// The control groups of its process; none if it may use all of the machine. Dropped after the process, which has ended then.
+    pub(crate) groups: NodeGroups,
     pub(crate) state: NodeState,
     /// The fault that it has.
     pub(crate) fault: Option<FaultKind>,
@@ -91,7 +94,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) enum Origin {
     /// This process has started it.
-    Started(ClusterSpec),
+    Started(Box<ClusterSpec>),
     /// It ran before, and goes on running.
     Running(Running),
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use loadline_cgroup::GroupError;
 pub use loadline_load::error::ErrorKind;
 
 /// Why something could not be done to a target.
@@ -42,3 +43,12 @@ impl fmt::Display for TargetError {
 }
 
 impl std::error::Error for TargetError {}
+
+impl From<GroupError> for TargetError {
+    fn from(error: GroupError) -> TargetError {
+        match error {
+            GroupError::Usage(message) => TargetError::usage(message),
+            GroupError::Failed(message) => TargetError::failed(message),
+        }
+    }
+}

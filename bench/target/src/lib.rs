@@ -56,6 +56,7 @@ pub use external::{External, ExternalSpec};
 pub use fault::{Fault, FaultKind};
 pub use health::Health;
 pub use loadline_api_client::ApiAddress;
+pub use loadline_cgroup::{CpuPeriods, Limits};
 pub use node_commands::NodeCommands;
 pub use placement::PlacedVolume;
 pub use prompt::terminal_prompt;

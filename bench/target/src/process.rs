@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use loadline_cgroup::NodeGroups;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -24,8 +25,14 @@ pub(crate) struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts `loadline san serve`; what it says goes behind what is in its log. It ends with the thread that starts it.
-    pub(crate) fn start(program: &Path, config: &Path, log: &Path) -> Result<NodeProcess, TargetError> {
+    /// Starts `loadline san serve` in these control groups; what it says goes behind what is in its log. It ends with the thread that
+    /// starts it.
+    pub(crate) fn start(
+        program: &Path,
+        config: &Path,
+        log: &Path,
+        groups: &NodeGroups,
+    ) -> Result<NodeProcess, TargetError> {
         let open = || File::options().create(true).append(true).open(log);
         let out = open().and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = out.map_err(|e| TargetError::io("open", log, &e))?;
@@ -37,7 +44,16 @@ impl NodeProcess {
         // Ctrl-C at the terminal is for the study, which stops its nodes when it is done.
         command.process_group(0);
         let child = command.spawn().map_err(|e| TargetError::io("start", program, &e))?;
-        Ok(NodeProcess { child, log: log.to_path_buf() })
+        let mut process = NodeProcess { child, log: log.to_path_buf() };
+        // All threads that it has begun by now move with it.
+        if let Err(error) = groups.admit(process.pid()) {
+            // If it has ended at once, why it has is what matters.
+            return Err(match process.ended() {
+                Some(how) => TargetError::failed(format!("a node of the cluster has ended: {how}")),
+                None => error.into(),
+            });
+        }
+        Ok(process)
     }
 
     /// Its process id.

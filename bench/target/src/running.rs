@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use loadline_api_client::ApiAddress;
 use loadline_base::units::ByteSize;
+use loadline_cgroup::NodeGroups;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Status};
@@ -156,6 +157,7 @@ impl Cluster {
                 api: api.of_other(node.api),
                 address: node.api,
                 process: None,
+                groups: NodeGroups::default(),
                 state: fault.map_or(NodeState::Up, NotedFault::state),
                 fault: fault.map(|fault| fault.what),
                 by_command: fault.and_then(|fault| fault.by_command),

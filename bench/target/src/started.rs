@@ -1,7 +1,8 @@
-//! A cluster that this process starts, on this machine, without root.
+//! A cluster that this process starts, on this machine, without root, but for nodes with a part of the cores.
 //!
 //! Everything of it lies in one folder. Started again on the same folder it goes on where it was.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use std::time::Instant;
 use loadline_api_client::ApiAddress;
 use loadline_base::device_model::DeviceModel;
 use loadline_base::units::ByteSize;
+use loadline_cgroup::{CpuPeriods, Limits, NodeGroups, RunPrefix};
 use serde_json::{Value, json};
 
 use crate::api::Api;
@@ -28,7 +30,7 @@ const MOST_NETWORKS: u32 = 200;
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 /// What a cluster is to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ClusterSpec {
     /// The `loadline` program, of which nodes are processes.
     pub program: PathBuf,
@@ -42,15 +44,19 @@ pub struct ClusterSpec {
     pub model: Option<DeviceModel>,
     /// What a log device of each node behaves as, of the same size; `None`: logs are on the one device.
     pub log_model: Option<DeviceModel>,
+    /// Cores that the process of each node may use, by a control group of its own; `None`: all of this machine.
+    pub cores: Option<f64>,
 }
 
 impl Cluster {
     /// Makes it, or goes on with what is in its folder, and waits until every node answers. `stop` turning true ends the
-    /// waiting, with an error of kind `Interrupted`.
+    /// waiting, with an error of kind `Interrupted`. If nodes are to have a part of the cores and no control groups can be made, it
+    /// returns an error of kind `Usage`, and has written nothing.
     pub fn start(spec: ClusterSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
         if !(1..=32).contains(&spec.nodes.len()) {
             return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes.len())));
         }
+        let groups = groups(&spec)?;
         fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
         let network = network(&spec.folder, &spec.nodes)?;
         let cluster = spec.folder.join("cluster.db");
@@ -63,7 +69,7 @@ impl Cluster {
             fs::write(&id_file, id).map_err(|e| TargetError::io("write", &id_file, &e))?;
         }
         let mut nodes = Vec::new();
-        for (name, number) in spec.nodes.iter().cloned().zip(1..) {
+        for ((name, groups), number) in spec.nodes.iter().cloned().zip(groups).zip(1..) {
             let address = addresses(network, number);
             let config = spec.folder.join(&name).join("node.toml");
             if !config.exists() {
@@ -80,13 +86,14 @@ impl Cluster {
                 api,
                 address,
                 process: None,
+                groups,
                 state: NodeState::Up,
                 fault: None,
                 by_command: None,
             });
         }
         let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
-        let mut cluster = Cluster { origin: Origin::Started(spec), nodes, id };
+        let mut cluster = Cluster { origin: Origin::Started(Box::new(spec)), nodes, id };
         for index in 0..cluster.nodes.len() {
             cluster.launch(index)?;
         }
@@ -105,7 +112,13 @@ impl Cluster {
         node.process.as_ref().map(NodeProcess::pid)
     }
 
-    /// Tells every node that it has started to end, waits, and kills those that do not.
+    /// How often each node used up the cores that it may use, by its name. Nothing of nodes that may use all of the machine.
+    pub fn cpu_periods(&self) -> BTreeMap<String, CpuPeriods> {
+        let of = |node: &Node| Some((node.name.clone(), node.groups.cpu_periods()?));
+        self.nodes.iter().filter_map(of).collect()
+    }
+
+    /// Tells every node that it has started to end, waits, and kills those that do not. Removes their control groups.
     pub fn stop(mut self) {
         let asked = Instant::now();
         let processes = || self.nodes.iter().filter_map(|node| node.process.as_ref());
@@ -114,6 +127,7 @@ impl Cluster {
             if let Some(process) = &mut node.process {
                 process.stop(asked);
             }
+            std::mem::take(&mut node.groups).remove();
         }
     }
 
@@ -123,7 +137,7 @@ impl Cluster {
         let node = &mut self.nodes[index];
         let log = spec.folder.join(format!("{}.log", node.name));
         let config = spec.folder.join(&node.name).join("node.toml");
-        node.process = Some(NodeProcess::start(&spec.program, &config, &log)?);
+        node.process = Some(NodeProcess::start(&spec.program, &config, &log, &node.groups)?);
         Ok(())
     }
 
@@ -144,6 +158,16 @@ impl Cluster {
         }
         node.api.post::<Value>("/v1/devices", &device).map(drop)
     }
+}
+
+/// The control groups of each node, in the order of the nodes.
+fn groups(spec: &ClusterSpec) -> Result<Vec<NodeGroups>, TargetError> {
+    if let Some(cores) = spec.cores {
+        Limits::check_cores(cores)?;
+    }
+    let limits = Limits { cores: spec.cores, memory: None };
+    let prefix = RunPrefix::new()?;
+    spec.nodes.iter().map(|node| Ok(NodeGroups::make(node, &limits, &prefix)?)).collect()
 }
 
 /// Runs a command to its end. Returns its output.

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use loadline_cgroup::{NodeGroups, RunPrefix};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::{
     CpuShare, FleetKind, FleetOptions, LaunchContext, LaunchedWorker, Launcher, OpenPlaces, WorkerExit,
 };
-use crate::cgroup::NodeGroups;
 use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
 use crate::process::{Launch, LocalWorker};
-use crate::token::random_token;
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -141,10 +141,10 @@ impl LocalLauncher {
 
 impl Launcher for LocalLauncher {
     async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
-        let prefix = format!("loadline-{}-{}", std::process::id(), &random_token()?[..8]);
+        let prefix = RunPrefix::new()?;
         let mut workers = Vec::new();
         for node in &self.fleet.nodes {
-            let groups = NodeGroups::make(node, &prefix)?;
+            let groups = NodeGroups::make(&node.name, &node.limits(), &prefix)?;
             for i in 0..self.fleet.workers_per_node {
                 let id = WorkerId(format!("{}/{i}", node.name));
                 let launch = Launch {
@@ -200,8 +200,9 @@ impl Launcher for LocalLauncher {
             process.wait(deadline.duration_since(Instant::now())).await;
         }
         kill_all(processes).await;
-        for groups in self.groups.drain(..) {
-            groups.remove().await;
+        for groups in self.groups.drain(..).filter(|groups| !groups.folders().is_empty()) {
+            // It fails only if the runtime is being shut down; then the groups are dropped, which tries to remove them too.
+            let _ = spawn_blocking(|| groups.remove()).await;
         }
     }
 }

@@ -55,6 +55,12 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
             human(cluster.free)
         ));
     }
+    let cores = study.nodes().and_then(|node| node.cpu_limit).filter(|_| plan.starts_cluster());
+    if let Some(cores) = cores {
+        text.push_str(&format!(
+            "nodes: the process of each of them may use {cores} cores of this machine, by a control group\n"
+        ));
+    }
     text.push_str(&format!(
         "each step: warm up {}, measure {}, cool down {}\n\n",
         phases.warm_up, phases.measure, phases.cool_down
@@ -158,6 +164,21 @@ mod tests {
             !mentions_scan(&study("verify = true\nrepeats = 1"), &[1])
                 && !mentions_scan(&study("repeats = 1"), &[])
         );
+    }
+
+    #[test]
+    fn a_plan_says_how_many_cores_the_nodes_of_its_cluster_have() {
+        let planned = |node: &str| {
+            let text_of = format!(
+                "name = \"s\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[target]\nsan = {{ node = {{ {node} }} }}\n[fleet]\nnodes = 2"
+            );
+            let study = parse("s.toml", &text_of).unwrap();
+            text(&study, &Plan::of(&study).unwrap(), &PlanCheck::default(), Path::new("x"), &[])
+        };
+        let line =
+            "nodes: the process of each of them may use 0.5 cores of this machine, by a control group\n";
+        assert!(planned("cpu_limit = 0.5").contains(line));
+        assert!(!planned("model = \"intel-s4500\"").contains("cores"));
     }
 
     #[test]
