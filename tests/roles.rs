@@ -251,7 +251,7 @@ fn a_read_cache_has_what_is_read_again_and_is_given_back() {
     wait_for_cache(&cluster, "disk", |bytes| (8 << 20..16 << 20).contains(&bytes));
     cluster.loadline(&["volume", "cache", "disk", "--size", "16MiB"]);
     wait_for_cache(&cluster, "disk", |bytes| bytes >= 16 << 20);
-    // Its room is promised to nobody else.
+    // No other cache is promised its room.
     let (code, said) = cluster.try_loadline(&["volume", "cache", "other", "--size", "24MiB"]);
     assert!(code == 2 && said.contains("no room for the read cache"), "{code}: {said}");
 

@@ -91,15 +91,16 @@ pub(crate) struct Cache {
     entries: Vec<[u64; 2]>,
     /// Blocks that were read lately, by a part of their hash. A later one takes the place of an earlier one.
     seen: Vec<u16>,
-    /// The place in each set at which the next search for one begins is this one.
+    /// The place within a set that the last search for a free one looked at.
     hand: usize,
-    /// Writes to the region that are under way, and reads of several blocks from it.
+    /// Writes to the region that are under way.
     writing: u32,
+    /// Reads from it that are under way.
     reading: u32,
     counts: CacheCounts,
-    /// The region that it is to have, when nothing is being written to the present one.
+    /// The region that it is to have, when nothing is written to the present one or read from it any more.
     next: Option<Region>,
-    /// The region that it had.
+    /// The region that it had before, until that is asked for.
     given_back: Option<Region>,
 }
 
@@ -113,7 +114,7 @@ impl Cache {
         CacheCounts { blocks: self.entries.len() as u64, ..self.counts }
     }
 
-    /// It is to have this region, as soon as nothing is written to the one that it has. → [`given_back`](Self::given_back)
+    /// It is to have this region, as soon as nothing is written to the one that it has or read from it. → [`given_back`](Self::given_back)
     pub(crate) fn change(&mut self, region: Region) {
         self.next = Some(region);
         self.change_if_quiet();
@@ -189,6 +190,11 @@ impl Cache {
 
     /// It has no block any more.
     pub(crate) fn clear(&mut self) {
+        if self.writing == 0 {
+            // Of a large one that is quicker: nothing is touched.
+            self.entries = vec![[0; 2]; self.entries.len()];
+            return;
+        }
         (0..self.entries.len()).for_each(|place| self.change_entry(place, Entry::outdate));
     }
 

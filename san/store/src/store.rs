@@ -334,7 +334,7 @@ impl<D: Data> Store<D> {
                 if purpose != Purpose::Meta {
                     self.memory.wrote(writing);
                 }
-                // What the cache does not get, nobody misses.
+                // A block that the cache does not get is read from its extent.
                 if let Purpose::Cache(place) = purpose {
                     self.cache.wrote(place, result.is_ok());
                     return;

@@ -12,8 +12,8 @@ const EXTENT: u64 = 64;
 const SUMS: u64 = 99;
 const MORE_SUMS: u64 = 128;
 const SECTOR: u64 = 512;
-/// What is destaged together, bytes, at most a quarter of the log.
-const ROUND: u64 = 8 << 20;
+/// What the store destages together (its setting `round`), bytes: at most a quarter of the log.
+const ROUND: u64 = 64 << 20;
 /// Slots, pages and syncs add so much to destaging, at the most.
 const SLOTS: f64 = 0.1;
 /// The 99th percentile of the normal distribution, in standard deviations.

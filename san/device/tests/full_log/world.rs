@@ -197,7 +197,7 @@ enum Event {
     Tick,
 }
 
-/// See the module.
+/// A store, its devices and its clients, with a clock of their own.
 pub(crate) struct World {
     shape: Shape,
     pub(crate) store: Store<Nothing>,

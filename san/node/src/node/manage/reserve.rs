@@ -24,7 +24,7 @@ impl Node {
         }
         if reserve.scrub_bytes_per_s.is_some_and(|bytes| bytes < LEAST_SCRUB) {
             return Err(ManageError::Wrong(format!(
-                "without scrubs nobody finds corrupt blocks before they are read: give at least {} a second",
+                "a scrub finds corrupt blocks before a client reads them, so it cannot be slower than this: give at least {} a second",
                 no_room::size(LEAST_SCRUB)
             )));
         }

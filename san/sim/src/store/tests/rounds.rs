@@ -41,7 +41,7 @@ fn a_round_with_more_slots_than_are_written_at_once_writes_all_of_them() {
     }
 }
 
-/// Rounds begin when they are asked for, with nothing in memory, and of two records in a slice.
+/// A round begins only when a test asks for it. No record is held in memory, and each slice of a round has two records.
 const SLICED: Settings = Settings {
     low: 90,
     begin: u64::MAX,
