@@ -102,7 +102,7 @@ pub const MOST_BETWEEN: u64 = 16 << 10;
 impl Piece {
     /// The byte after its last.
     pub fn end(&self) -> u64 {
-        self.at + u64::from(self.blocks) * loadline_san_core::layout::BLOCK
+        self.at.saturating_add(u64::from(self.blocks) * loadline_san_core::layout::BLOCK)
     }
 }
 
@@ -110,9 +110,7 @@ impl Reading {
     /// The pieces of each I/O: those that follow each other on a device, with no more than [`MOST_BETWEEN`] bytes between two.
     pub fn ios(&self) -> impl Iterator<Item = &[Piece]> {
         self.pieces.chunk_by(|one, next| {
-            let between = next
-                .at
-                .checked_sub(one.at.saturating_add(u64::from(one.blocks) * loadline_san_core::layout::BLOCK));
+            let between = next.at.checked_sub(one.end());
             one.area == next.area && between.is_some_and(|between| between <= MOST_BETWEEN)
         })
     }

@@ -49,6 +49,15 @@ struct Progress {
     /// Of a read: the pieces that it reads; and if these are several, the vectors for what of them and between them is left.
     pieces: Range<usize>,
     vectors: Range<usize>,
+    /// The end of the pieces that it is to read. It goes on with those that are left one by one, after they could not be read together.
+    until: usize,
+}
+
+impl Progress {
+    /// It reads this piece now, and no other with it.
+    fn read_one(&mut self, piece: usize) {
+        *self = Progress { pieces: piece..piece + 1, until: self.until, ..Progress::default() };
+    }
 }
 
 /// One ask on its way. It is used again for another when it is done.
@@ -149,7 +158,7 @@ impl Request {
             }
             let (pieces, vectors) = (first..first + pieces.len(), from..self.vectors.len());
             first = pieces.end;
-            self.progress.push(Progress { done: 0, tries: 0, pieces, vectors });
+            self.progress.push(Progress { done: 0, tries: 0, until: first, pieces, vectors });
         }
     }
 
@@ -231,6 +240,11 @@ impl Request {
             if passing && progress.tries < MOST_TRIES && self.fault.is_none() {
                 return Next::Again;
             }
+            if progress.pieces.len() > 1 && self.fault.is_none() {
+                // What cannot be read may be between them, where nothing is needed.
+                progress.read_one(progress.pieces.start);
+                return Next::Again;
+            }
             self.fail(entry, io::Error::from_raw_os_error(-result));
             return Next::Over;
         };
@@ -243,7 +257,11 @@ impl Request {
                 let vectors = &mut self.vectors[progress.vectors.clone()];
                 progress.vectors.start += advance(vectors, 0, bytes);
                 if progress.done as u64 >= pieces[pieces.len() - 1].end() - piece.at {
-                    return Next::Over;
+                    if progress.pieces.end == progress.until || self.fault.is_some() {
+                        return Next::Over;
+                    }
+                    progress.read_one(progress.pieces.end);
+                    return Next::Again;
                 }
                 if bytes == 0 {
                     let at = piece.at.saturating_add(progress.done as u64);
@@ -346,6 +364,26 @@ mod tests {
         assert!(matches!(write.work, Work::Write { at: 1212, first: 0, .. }));
         assert_eq!(again(&mut write, 1536 - 700), Next::Over);
         assert!(matches!(write.finish(), Some((_, _, Done::Wrote(_, Ok(()))))));
+    }
+
+    /// A record's header lies between two blocks, and the device cannot read it.
+    #[test]
+    fn pieces_that_cannot_be_read_together_are_read_one_by_one() {
+        let piece = |at, first| Piece { area: Area::Log, at, first, blocks: 1 };
+        let two = || IoRequest::Read(Reading { blocks: 2, pieces: vec![piece(512, 0), piece(5120, 1)] });
+        let mut read = begun(two());
+        assert_eq!(read.completed(0, -libc::EIO), Next::Again);
+        assert_eq!(again(&mut read, 4096), Next::Again, "the first is there");
+        assert_eq!(again(&mut read, 1024), Next::Again, "and a part of the second");
+        assert_eq!(again(&mut read, 3072), Next::Over);
+        assert!(matches!(read.finish(), Some((_, _, Done::Read(_, Ok(_))))));
+        // One that cannot be read alone is an error.
+        let mut read = begun(two());
+        assert_eq!(read.completed(0, -libc::EIO), Next::Again);
+        assert_eq!(again(&mut read, 4096), Next::Again);
+        assert_eq!(again(&mut read, -libc::EIO), Next::Over);
+        let Some((_, _, Done::Read(_, Err(fault)))) = read.finish() else { panic!() };
+        assert!(matches!(fault, IoFault::Failed { area: Area::Log, at: 5120, .. }), "{fault}");
     }
 
     #[test]
