@@ -105,7 +105,7 @@ enum Command {
     },
     /// Give the copies of one or several volumes a read cache on their log devices, of another size, or none. Only a copy whose data is on a
     /// capacity device has a cache: it keeps blocks there that are read again and again. What is read once, as by a backup, does not displace
-    /// them. A cache is empty after its node has started, and its failure costs no data that a copy has.
+    /// them. A cache is empty after its node has started.
     #[command(after_help = "Examples:\n  loadline volume cache vm-7 --size 20GiB\n  \
         loadline volume cache 'db-{001..100}' --size 2GiB\n  loadline volume cache vm-7 --none")]
     Cache {
