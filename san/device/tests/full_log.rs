@@ -147,6 +147,21 @@ fn a_device_that_is_faster_than_the_log_does_not_slow_writers_down() {
 }
 
 #[test]
+fn an_append_waits_for_a_few_writes_of_a_round_and_for_one_read_of_the_scrub() {
+    // A round brings half of the blocks of each extent, scattered, and most of what the scrub comes by is in the log.
+    let settings = Settings { low: 0, begin: 0, ..Settings::default() };
+    let slow = shape(device(2_000, 160, 200), None);
+    let (_, seen, world) =
+        fill_and_go_on(Shape { log_bytes: 64 << 20, blocks: 4096, depth: 1, settings, ..slow }, 20, 20);
+    assert_eq!(world.store.fill().limit, WriteLimit::Nothing);
+    assert!(seen.asked.data.count > 1000 && world.store.scrubbed().passes > 1);
+    let p999 = seen.quantile_ns(0.999) as f64 / 1e6;
+    println!("{:.0} writes/s, p99.9 {p999:.1} ms", seen.rate());
+    assert!(seen.rate() >= 1000.0, "{:.0} writes/s of 1,430 without a round and a scrub", seen.rate());
+    assert!(p999 <= 6.0, "p99.9 is {p999:.1} ms, and a write takes the device 0.5 ms");
+}
+
+#[test]
 fn a_takeover_does_not_wait_for_a_round_of_what_is_committed() {
     let (_, _, mut world) = fill_and_go_on(very_slow(), 200, 1);
     assert!(world.store.is_destaging());

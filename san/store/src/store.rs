@@ -41,7 +41,7 @@ use crate::log::{Kind, Log, Record};
 use crate::replica_meta::{Places, ReplicaMeta};
 use crate::space::Space;
 use crate::store::append::Batch;
-use crate::store::destage::Destage;
+use crate::store::destage::{Destage, Spreads};
 use crate::store::growth::Growth;
 use crate::store::read::Reads;
 use crate::store::scrub::Scrub;
@@ -162,6 +162,7 @@ pub struct Store<D> {
     pub(crate) current: Current<D>,
     pub(crate) reads: Reads,
     pub(crate) destage: Destage,
+    pub(crate) spreads: Spreads<D>,
     pub(crate) growth: Growth,
     pub(crate) scrub: Scrub,
     pub(crate) cache: Cache,
@@ -249,6 +250,7 @@ impl<D: Data> Store<D> {
             current: Current::Nothing,
             reads: Reads::default(),
             destage: Destage::default(),
+            spreads: Spreads::default(),
             growth: Growth::default(),
             scrub: Scrub::default(),
             cache: Cache::default(),
@@ -355,7 +357,7 @@ impl<D: Data> Store<D> {
         match purpose {
             Purpose::Batch => self.batch_done(out),
             Purpose::Meta => self.meta.wrote(),
-            Purpose::Spread(work) => self.spread_done(work),
+            Purpose::Spread(work) => self.spread_done(work, out),
             Purpose::Destage => self.destage_wrote(),
             Purpose::RoundSlots(slots) => self.destage_wrote_slots(slots as usize),
             Purpose::Growth => self.growth_wrote(out),

@@ -15,6 +15,7 @@
 
 mod recall;
 mod slots;
+mod spread;
 
 use loadline_san_core::ids::Position;
 use loadline_san_core::rule::{Rule, left_out};
@@ -23,12 +24,13 @@ use loadline_san_protocol::log::SECTOR;
 use loadline_san_protocol::slot::BlockState;
 
 use crate::extents::Place;
-use crate::io::{Area, Data, IoRequest, Part, Piece, Reading};
+use crate::io::{Area, Data, IoRequest, Piece, Reading};
 use crate::log::Kind;
 use crate::store::read::add_piece;
 use crate::store::{Action, Purpose, Settings, Store};
 
 use recall::Recall;
+pub(crate) use spread::Spreads;
 
 /// What a device is asked to write at the same time when much is to be destaged: fewer would let the log fill up.
 const MOST_AT_ONCE: u64 = 32;
@@ -78,7 +80,7 @@ pub(crate) struct Destage {
     /// The slots of those before this one are in the works.
     next_slot: usize,
     trimmed: Vec<u64>,
-    /// What was asked of the device and is not done.
+    /// What was asked of the device and is not done, and writes that wait to be asked.
     out: usize,
     /// It was written to since it was last synced.
     dirty: bool,
@@ -449,53 +451,6 @@ impl<D: Data> Store<D> {
         }
         self.spread(index, &blocks, Some(&data), out);
         self.destage.works[index as usize].blocks = blocks;
-    }
-
-    /// Writes the blocks of an extent to their places, adjacent ones in one write: what was read of them, in
-    /// their order, or what is in memory still.
-    fn spread(&mut self, index: u32, blocks: &[(u32, u32, u64)], read: Option<&D>, out: &mut Vec<Action<D>>) {
-        let (extent, place) =
-            (self.destage.works[index as usize].extent, self.destage.works[index as usize].place);
-        let first_block = extent * self.extents.blocks();
-        let mut from = 0;
-        while from < blocks.len() {
-            let run = (from + 1..=blocks.len())
-                .find(|to| blocks.get(*to).is_none_or(|next| next.0 != blocks[to - 1].0 + 1))
-                .expect("the last ends a run");
-            let at = self.extents.block_at(place, blocks[from].0);
-            let mut writing = self.memory.writing(Area::Capacity, at, false);
-            match read {
-                Some(data) => {
-                    let count = (run - from) as u32;
-                    writing.parts.push(Part::Data { data: data.clone(), first: from as u32, blocks: count });
-                }
-                None => {
-                    for same in blocks[from..run].chunk_by(|one, next| one.2 == next.2) {
-                        let (within, _, number) = same[0];
-                        let record = self.log.get(number).expect("it is in the round");
-                        let held = self.held.get(number).expect("it was looked whether it is there");
-                        let first = held.first + (first_block + u64::from(within) - record.block) as u32;
-                        let (data, blocks) = (held.data.clone(), same.len() as u32);
-                        writing.parts.push(Part::Data { data, first, blocks });
-                    }
-                }
-            }
-            self.destage.works[index as usize].writes += 1;
-            self.destage.out += 1;
-            self.request_io(Purpose::Spread(index), IoRequest::Write(writing), out);
-            from = run;
-        }
-        self.destage.dirty = true;
-    }
-
-    /// A part of an extent was written.
-    pub(crate) fn spread_done(&mut self, index: u32) {
-        self.destage.out -= 1;
-        let work = &mut self.destage.works[index as usize];
-        work.writes -= 1;
-        if work.writes == 0 {
-            self.end_work(index);
-        }
     }
 
     fn end_work(&mut self, index: u32) {

@@ -203,7 +203,7 @@ impl<D: Data> Store<D> {
         let job = &mut self.reads.jobs[index as usize];
         (job.reader, job.block, job.record, job.tries) = (reader, block, record, 0);
         let mut found = std::mem::take(&mut job.found);
-        self.resolve(block, blocks, record, &mut found);
+        self.resolve(reader, block, blocks, record, &mut found);
         if self.cache.is_there() && record.is_none() && matches!(reader, Reader::Request(_)) {
             let from_cache = self.look_in_cache(block, &mut found);
             self.reads.jobs[index as usize].from_cache = from_cache;
@@ -238,12 +238,20 @@ impl<D: Data> Store<D> {
         self.request_io(Purpose::Read(index), IoRequest::Read(reading), out);
     }
 
-    /// What these blocks have now; of a record, if it is still there.
-    fn resolve(&self, block: u64, blocks: u32, record: Option<u64>, found: &mut Vec<BlockSource>) {
+    /// What these blocks have now; of a record, if it is still there. The scrub reads nothing of the log, nor what the log has anew.
+    fn resolve(
+        &self,
+        reader: Reader,
+        block: u64,
+        blocks: u32,
+        record: Option<u64>,
+        found: &mut Vec<BlockSource>,
+    ) {
         found.clear();
-        found.extend((block..block + u64::from(blocks)).map(|block| match record {
-            Some(number) => self.find_in(number, block),
-            None => self.find(block),
+        found.extend((block..block + u64::from(blocks)).map(|block| match (record, reader) {
+            (Some(number), _) => self.find_in(number, block),
+            (None, Reader::Scrub) if self.index.newest(block).is_some() => BlockSource::Nothing,
+            (None, _) => self.find(block),
         }));
     }
 
@@ -301,7 +309,7 @@ impl<D: Data> Store<D> {
             // It may have been destaged, or overwritten in its place, since it was looked up.
             let blocks = found.len() as u32;
             let mut now = Vec::with_capacity(found.len());
-            self.resolve(block, blocks, record, &mut now);
+            self.resolve(reader, block, blocks, record, &mut now);
             gone = record.is_some_and(|number| self.log.get(number).is_none());
             if now != found && !gone {
                 let job = &mut self.reads.jobs[index as usize];

@@ -5,7 +5,8 @@
 //!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
 //! ```
 //!
-//! The log is not scrubbed: what it has is destaged when nothing else is to be done, and checked on the way.
+//! The log is not scrubbed: what it has is destaged when nothing else is to be done, and checked on the way. Nor is what an extent has of a
+//! block that the log has anew: nobody reads that any more.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::store::Completion;
@@ -116,7 +117,8 @@ impl<D: Data> Store<D> {
                 let first = extent.slot.extent * size;
                 let blocks = size.min(self.meta.state.blocks.saturating_sub(first));
                 self.scrub.budget -= size * BLOCK;
-                self.scrub.scrubbed.bytes += blocks * BLOCK;
+                let checked = (first..first + blocks).filter(|block| self.index.newest(*block).is_none());
+                self.scrub.scrubbed.bytes += checked.count() as u64 * BLOCK;
                 self.scrub_blocks(first, blocks as u32, out);
             }
         }
