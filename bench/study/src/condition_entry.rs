@@ -6,6 +6,7 @@ use loadline_fleet::{WorkerInfo, or_stop};
 use loadline_load::Target;
 use loadline_load::error::ErrorKind;
 use loadline_measure::audit::{Finding, FindingKind};
+use loadline_target::CpuPeriods;
 
 use crate::conditions::resting;
 use crate::error::StudyError;
@@ -15,8 +16,6 @@ use crate::folder::RunFolder;
 use crate::folder::events::RunEvent;
 use crate::name::Name;
 use crate::node_cores;
-use crate::node_network;
-use crate::node_use::NodeUse;
 use crate::planned_step::{Purpose, Step};
 use crate::progress::Update;
 use crate::runner::Runner;
@@ -223,24 +222,27 @@ impl<W: Workers> Runner<'_, W> {
         self.owned.events.run(&event)
     }
 
-    /// What each node has used of what the run gave it.
-    pub(crate) async fn node_use(&mut self) -> Result<NodeUse, StudyError> {
-        let nodes = self.owned.folder.manifest.study.nodes();
-        let is_limited = nodes.is_some_and(|node| node.cpu_limit.is_some() || node.network.is_some());
+    /// How often each node has used up the cores that the run gave it; empty if it has given all of them to all nodes.
+    pub(crate) async fn cpu_periods(&mut self) -> Result<BTreeMap<String, CpuPeriods>, StudyError> {
+        let is_limited =
+            self.owned.folder.manifest.study.nodes().is_some_and(|node| node.cpu_limit.is_some());
         match &self.harness {
-            Some(harness) if is_limited => harness.node_use(&mut self.stop).await,
-            _ => Ok(NodeUse::none()),
+            Some(harness) if is_limited => harness.cpu_periods(&mut self.stop).await,
+            _ => Ok(BTreeMap::new()),
         }
     }
 
     /// What makes a step doubtful that was measured on the run's own cluster: a node that ended by itself, or a condition
-    /// that was not reached as the ones before it lead to it. `before` is what the nodes had used when the step began.
+    /// that was not reached as the ones before it lead to it. `periods` are those of the nodes when the step began.
     pub(crate) async fn condition_findings(
         &mut self,
         step: &Step,
-        before: &NodeUse,
+        periods: &BTreeMap<String, CpuPeriods>,
     ) -> Result<Vec<Finding>, StudyError> {
-        let (during, took) = self.node_use().await?.since(before);
+        let mut during = self.cpu_periods().await?;
+        for (node, now) in &mut during {
+            *now = now.since(periods.get(node).copied().unwrap_or_default());
+        }
         let Some(harness) = &self.harness else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
         let study = &self.owned.folder.manifest.study;
@@ -271,8 +273,7 @@ impl<W: Workers> Runner<'_, W> {
         findings.extend(self.modelled.findings(modelled));
         let plan = &self.owned.folder.plan;
         let nodes = plan.fleet.node_count();
-        findings.extend(node_cores::findings(study, nodes, node_cores::of_machine(), &during.cpu));
-        findings.extend(node_network::findings(study, &during.traffic, took));
+        findings.extend(node_cores::findings(study, nodes, node_cores::of_machine(), &during));
         if self.out_of_turn {
             findings.push(Finding::doubt(
                 FindingKind::TwoVariables,

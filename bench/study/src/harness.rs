@@ -13,8 +13,8 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, External, FaultKind, Health, LimitOfVolume, ModelledDevice, PlacedVolume,
-    RunningSpec, Storage, TargetError, terminal_prompt,
+    Cluster, ClusterSpec, CpuPeriods, External, FaultKind, Health, LimitOfVolume, ModelledDevice,
+    PlacedVolume, RunningSpec, Storage, TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -23,7 +23,6 @@ use crate::file::{Access, Condition, Disks};
 use crate::folder::CLUSTER;
 use crate::folder::manifest::Manifest;
 use crate::node_network;
-use crate::node_use::NodeUse;
 use crate::own_cluster;
 use crate::plan::Plan;
 use crate::running_cluster::{access, api, volume_prefix};
@@ -316,11 +315,15 @@ impl Harness {
         Ok(self.call(stop, |storage, _| storage.modelled()).await?.ok())
     }
 
-    /// What each node has used of what the run gave it. Nothing of nodes that may use all of the machine.
-    pub(crate) async fn node_use(&self, stop: &mut watch::Receiver<bool>) -> Result<NodeUse, StudyError> {
-        let used =
-            self.call(stop, |storage, _| storage.own().map_or_else(|| Ok(NodeUse::none()), NodeUse::of));
-        Ok(used.await??)
+    /// How often each node used up the cores that the run gave it. Nothing of nodes without a limit of cores.
+    pub(crate) async fn cpu_periods(
+        &self,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<BTreeMap<String, CpuPeriods>, StudyError> {
+        let periods = self.call(stop, |storage, _| {
+            Ok(storage.own().map(|cluster| cluster.cpu_periods()).unwrap_or_default())
+        });
+        Ok(periods.await??)
     }
 
     /// Has the thread make a call, and waits for its result.

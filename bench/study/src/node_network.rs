@@ -1,18 +1,69 @@
 //! The network of each node of a cluster that the run starts, if the study gives it a bandwidth.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use loadline_base::units::ByteSize;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_target::{Traffic, network};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::error::StudyError;
 use crate::file::{Access, NodeSection, Study};
 
-/// The network of a node counts as what may limit a load if, on average over the step, the node sent or received so much of its bandwidth.
-/// A step has moments without load before and after its window.
-const LIMITS_LOAD: f64 = 0.8;
+/// The network of a node counts as what may limit a load if it carried so much of its bandwidth in the window.
+const LIMITS_LOAD: f64 = 0.9;
+
+/// What the networks of the nodes carried over a window, with the headers of TCP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkUse {
+    /// Bytes a second that each node may send to the others, and receive from them.
+    pub limit_bytes_per_s: u64,
+    /// Between the two moments at which the bytes were read, seconds: about the window.
+    pub seconds: f64,
+    /// Each node, by its name.
+    pub nodes: BTreeMap<String, NodeTraffic>,
+}
+
+/// What the network of one node carried.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeTraffic {
+    /// Bytes a second that the node sent to other nodes.
+    pub sent_bytes_per_s: f64,
+    /// Bytes a second that the node received from other nodes.
+    pub received_bytes_per_s: f64,
+}
+
+impl NetworkUse {
+    /// Of what was carried in so many seconds.
+    pub(crate) fn of(limit: ByteSize, carried: &BTreeMap<String, Traffic>, seconds: f64) -> NetworkUse {
+        let a_second = |bytes: u64| bytes as f64 / seconds.max(f64::MIN_POSITIVE);
+        let of_node = |(node, traffic): (&String, &Traffic)| {
+            let traffic = NodeTraffic {
+                sent_bytes_per_s: a_second(traffic.sent),
+                received_bytes_per_s: a_second(traffic.received),
+            };
+            (node.clone(), traffic)
+        };
+        NetworkUse { limit_bytes_per_s: limit.0, seconds, nodes: carried.iter().map(of_node).collect() }
+    }
+
+    /// What share of its bandwidth each node used in the direction in which it used more (1 is all of it), with words for it, such as
+    /// `node-2 received`. The busiest node is first.
+    pub fn shares(&self) -> Vec<(f64, String)> {
+        let of_node = |(node, traffic): (&String, &NodeTraffic)| {
+            let (sent, received) = (traffic.sent_bytes_per_s, traffic.received_bytes_per_s);
+            let (bytes, what) = if sent >= received { (sent, "sent") } else { (received, "received") };
+            // What may pass at once makes it a little more than the bandwidth in a short window.
+            ((bytes / self.limit_bytes_per_s.max(1) as f64).min(1.0), format!("{node} {what}"))
+        };
+        let mut shares: Vec<(f64, String)> = self.nodes.iter().map(of_node).collect();
+        shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+        shares
+    }
+}
 
 /// Bytes a second that the network of each node carries in each direction; `None` if the study does not limit it.
 pub(crate) fn per_second(study: &Study) -> Option<ByteSize> {
@@ -58,9 +109,8 @@ pub(crate) fn fits(study: &Study) -> Result<(), StudyError> {
     Ok(())
 }
 
-/// What a reader of a step should know of the network of the nodes. `during` is what that of each node carried in the step, which took
-/// `took`.
-pub(crate) fn findings(study: &Study, during: &BTreeMap<String, Traffic>, took: Duration) -> Vec<Finding> {
+/// What a reader of a step should know of the network of the nodes. `used` is what was carried in its window, if that is known.
+pub(crate) fn findings(study: &Study, used: Option<&NetworkUse>) -> Vec<Finding> {
     let Some(limit) = per_second(study) else { return Vec::new() };
     let mut findings = vec![Finding::note(
         FindingKind::Modelled,
@@ -68,22 +118,18 @@ pub(crate) fn findings(study: &Study, during: &BTreeMap<String, Traffic>, took: 
         format!("each node sends and receives at most {limit} a second"),
         "The figures are of nodes with such a network. Workers reach their volumes without it.",
     )];
-    let most = (limit.0 as f64 * took.as_secs_f64()).max(1.0);
-    let used = |(node, Traffic { sent, received }): (&String, &Traffic)| {
-        let (bytes, what) = if sent >= received { (*sent, "sent") } else { (*received, "received") };
-        (bytes as f64 / most, format!("{node} {what}"))
-    };
-    let busy: Vec<(f64, String)> = during.iter().map(used).filter(|(part, _)| *part > LIMITS_LOAD).collect();
-    if let Some((part, who)) = busy.iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
+    let shares = used.map(NetworkUse::shares).unwrap_or_default();
+    let busy: Vec<&(f64, String)> = shares.iter().filter(|(share, _)| *share >= LIMITS_LOAD).collect();
+    if let Some((share, who)) = busy.first() {
         findings.push(Finding::note(
             FindingKind::Modelled,
             "nodes that do not use up their network",
             format!(
-                "{} of {} nodes that sent or received more than {:.0} % of its bandwidth over the whole step; {who} {:.0} %",
+                "{} of {} nodes that sent or received at least {:.0} % of its bandwidth in the window; {who} {:.0} %",
                 busy.len(),
-                during.len(),
+                shares.len(),
                 100.0 * LIMITS_LOAD,
-                100.0 * part
+                100.0 * share
             ),
             "The network of the nodes may be what limits the load. A larger network = { per_second = ... } shows whether it is.",
         ));
@@ -165,19 +211,24 @@ mod tests {
         let limited = parse("s.toml", &limited).unwrap();
         let traffic = |sent, received| Traffic { sent: sent * MIB, received: received * MIB };
         let names = ["node-1", "node-2", "node-3"].map(String::from);
-        let during = |all: [Traffic; 3]| names.clone().into_iter().zip(all).collect::<BTreeMap<_, _>>();
-        let took = Duration::from_secs(10);
-        let idle = during([traffic(159, 2), traffic(1, 159), traffic(0, 0)]);
-        let found = findings(&limited, &idle, took);
+        let used = |all: [Traffic; 3]| {
+            let carried = names.clone().into_iter().zip(all).collect();
+            NetworkUse::of(ByteSize(20 * MIB), &carried, 10.0)
+        };
+        let idle = used([traffic(179, 2), traffic(1, 179), traffic(0, 0)]);
+        let found = findings(&limited, Some(&idle));
         assert!(found.len() == 1 && found[0].severity == Severity::Note, "{found:?}");
         assert_eq!(found[0].found, "each node sends and receives at most 20MiB a second");
-        let busy = during([traffic(170, 2), traffic(1, 190), traffic(80, 80)]);
-        let found = findings(&limited, &busy, took);
+        assert_eq!(findings(&limited, None), found, "what was carried is not known");
+        let busy = used([traffic(182, 2), traffic(1, 190), traffic(80, 80)]);
+        let found = findings(&limited, Some(&busy));
         assert_eq!(
             found[1].found,
-            "2 of 3 nodes that sent or received more than 80 % of its bandwidth over the whole step; node-2 received 95 %"
+            "2 of 3 nodes that sent or received at least 90 % of its bandwidth in the window; node-2 received 95 %"
         );
         let free = parse("s.toml", &study("san = { node = { model = \"intel-s4500\" } }", "")).unwrap();
-        assert_eq!(findings(&free, &busy, took), []);
+        assert_eq!(findings(&free, Some(&busy)), []);
+        assert_eq!(busy.nodes["node-2"].received_bytes_per_s, 19.0 * MIB as f64);
+        assert_eq!(used([traffic(205, 0); 3]).shares()[0], (1.0, "node-1 sent".into()));
     }
 }
