@@ -155,23 +155,19 @@ impl WindowMonitor {
             }
             std::thread::sleep(TICK);
         }
-        let counted = match before.flatten() {
-            Some((first, from)) if !self.over.load(Ordering::Relaxed) => {
-                count(storage).and_then(|(last, to)| Some((last.since(&first)?, (to - from).as_secs_f64())))
+        // A step that was over before its window was has no end of the window. It may be over while the ends are read.
+        let is_whole = !self.over.load(Ordering::Relaxed);
+        let carried = carried_before.flatten().filter(|_| is_whole).and_then(|(first, from)| {
+            let (mut last, to) = carried(storage)?;
+            for (node, traffic) in &mut last {
+                *traffic = traffic.since(first.get(node).copied().unwrap_or_default());
             }
-            _ => None,
-        };
-        let carried = match carried_before.flatten() {
-            Some((first, from)) if !self.over.load(Ordering::Relaxed) => {
-                carried(storage).map(|(mut last, to)| {
-                    for (node, traffic) in &mut last {
-                        *traffic = traffic.since(first.get(node).copied().unwrap_or_default());
-                    }
-                    (last, (to - from).as_secs_f64())
-                })
-            }
-            _ => None,
-        };
+            Some((last, (to - from).as_secs_f64()))
+        });
+        let counted = before.flatten().filter(|_| is_whole).and_then(|(first, from)| {
+            let (last, to) = count(storage)?;
+            Some((last.since(&first)?, (to - from).as_secs_f64()))
+        });
         let in_sync = began_in_sync && storage.copies(leave).is_some_and(|copies| copies.in_sync);
         Ok(WindowObservations { events, counted, carried, in_sync })
     }
