@@ -26,6 +26,7 @@ fn spec(folder: &Path) -> ClusterSpec {
         model: None,
         log_model: None,
         cores: None,
+        network_per_second: None,
     }
 }
 

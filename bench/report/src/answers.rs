@@ -238,27 +238,42 @@ pub(crate) fn one_machine(study: &Study) -> Option<String> {
     let mut all = in_conditions.chain(study.faults.iter().map(|fault| &fault.what));
     let is_gone = all.any(|what| matches!(what, FaultKind::Kill | FaultKind::Freeze));
     let has = |what: fn(&NodeSection) -> bool| study.nodes().is_some_and(what);
-    let (is_modelled, has_cores) = (has(|node| node.model.is_some()), has(|node| node.cpu_limit.is_some()));
-    (is_gone && study.fewest_copies().is_some() && study.running_cluster().is_none()).then(|| {
-        match (is_modelled, has_cores) {
-            (true, true) => {
-                "Each node has a modelled device and cores of its own, which go with the node, and cannot have more than these"
-            }
-            (true, false) => {
-                "Each node has a modelled device of its own, which goes with the node. All nodes share this machine's processors: where \
-                 these limit a load, and not the devices, the others have more of them while a node is gone"
-            }
-            (false, true) => {
-                "Each node has cores of its own, which go with the node. All nodes share this machine's disks: where these limit a load, and \
-                 not the cores, the others have more of them while a node is gone"
-            }
-            (false, false) => {
-                "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load may \
-                 become faster. With a machine for each node it would not; how long a fault stalls clients is the same"
-            }
+    let is_one_machine = is_gone && study.fewest_copies().is_some() && study.running_cluster().is_none();
+    // What each node has of its own, what that is called of all nodes, and what nodes that have it do not share.
+    let parts: [(bool, &str, &str, Option<&str>); 3] = [
+        (has(|node| node.model.is_some()), "a modelled device", "the devices", Some("disks")),
+        (has(|node| node.cpu_limit.is_some()), "cores", "the cores", Some("processors")),
+        (has(|node| node.network.is_some()), "a network", "the networks", None),
+    ];
+    let own: Vec<&str> = parts.iter().filter(|part| part.0).map(|part| part.1).collect();
+    let all: Vec<&str> = parts.iter().filter(|part| part.0).map(|part| part.2).collect();
+    let shared: Vec<&str> = parts.iter().rev().filter(|part| !part.0).filter_map(|part| part.3).collect();
+    is_one_machine.then(|| {
+        if own.is_empty() {
+            return "All nodes share this machine's processors and disks: while one is gone the others have more of them, so that a load \
+                    may become faster. With a machine for each node it would not; how long a fault stalls clients is the same"
+                .into();
         }
-        .into()
+        let go = if own == ["a modelled device"] || own == ["a network"] { "goes" } else { "go" };
+        let own = format!("Each node has {} of its own, which {go} with the node", listed(&own));
+        match shared.is_empty() {
+            true => format!("{own}, and cannot have more than these"),
+            false => format!(
+                "{own}. All nodes share this machine's {}: where these limit a load, and not {}, the others have more of them while a node \
+                 is gone",
+                listed(&shared),
+                listed(&all)
+            ),
+        }
     })
+}
+
+/// *a, b and c*.
+fn listed(words: &[&str]) -> String {
+    match words {
+        [most @ .., last] if !most.is_empty() => format!("{} and {last}", most.join(", ")),
+        _ => words.join(""),
+    }
 }
 
 #[cfg(test)]
@@ -368,7 +383,20 @@ mod tests {
             "{kill}\n[target]\nsan = {{ copies = 2, node = {{ model = \"intel-s4500\", cpu_limit = 0.5 }} }}"
         ));
         assert!(
-            both.is_some_and(|says| says.contains("modelled device and cores") && !says.contains("share"))
+            both.is_some_and(|says| says.contains("modelled device and cores of its own, which go")
+                && !says.contains("share"))
+        );
+        let node = "model = \"intel-s4500\", cpu_limit = 0.5, network = { per_second = \"20MiB\" }";
+        let all = with(&format!("{kill}\n[target]\nsan = {{ copies = 2, node = {{ {node} }} }}"));
+        assert!(all.is_some_and(|says| says.contains("a modelled device, cores and a network of its own")));
+        let network = "network = { per_second = \"20MiB\" }";
+        let network = with(&format!("{kill}\n[target]\nsan = {{ copies = 2, node = {{ {network} }} }}"));
+        assert_eq!(
+            network.as_deref(),
+            Some(
+                "Each node has a network of its own, which goes with the node. All nodes share this machine's processors and disks: \
+                 where these limit a load, and not the networks, the others have more of them while a node is gone"
+            )
         );
     }
 

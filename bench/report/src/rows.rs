@@ -13,6 +13,7 @@ use loadline_profile::Profile;
 use loadline_study::folder::result::{NodeFigures, StartSpread, StepResult};
 use loadline_study::limit::Verdict;
 use loadline_study::name::Name;
+use loadline_study::node_network::NetworkUse;
 use loadline_study::planned_step::Purpose;
 #[cfg(test)]
 use loadline_study::planned_step::Step;
@@ -69,6 +70,8 @@ pub struct StepRow {
     pub timeline: Option<Timeline>,
     /// What the storage counted itself over the window; `null` if it is not a cluster of the run's own.
     pub storage: Option<StorageCounts>,
+    /// What the networks of the nodes carried over the window; `null` if nodes have no network of their own.
+    pub network: Option<NetworkUse>,
     /// What it was predicted to do, before it was measured; `null` if a node was not modelled.
     pub prediction: Option<Prediction>,
     /// How steady the window was, in five equal parts; `null` if it is shorter than ten seconds.
@@ -198,6 +201,7 @@ impl StepRow {
             of_network: None,
             timeline: result.timeline,
             storage: result.storage,
+            network: result.network,
             prediction: result.prediction,
             steadiness: result.steadiness,
             start: result.start,

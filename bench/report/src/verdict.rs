@@ -294,6 +294,7 @@ fn because(steps: &[&StepRow]) -> Option<String> {
     let devices = most(|step| step.of_ceiling);
     let network = most(|step| step.of_network);
     let cpus = most(|step| step.host_busy);
+    let own_network = steps.iter().filter_map(|step| busiest(step)).max_by(|a, b| a.0.total_cmp(&b.0));
     let of = |share: &Option<String>| share.clone().unwrap_or_default();
     Some(match first {
         Limit::Generator => format!("limited by the load generator, not by the storage ({label})"),
@@ -306,12 +307,16 @@ fn because(steps: &[&StepRow]) -> Option<String> {
         Limit::Devices => {
             format!("limited by the devices: {} of their measured ceiling ({label})", of(&devices))
         }
-        Limit::Network => {
-            format!(
+        Limit::Network => match own_network {
+            Some((share, who)) => {
+                let share = format!("{:.0} %", 100.0 * share);
+                format!("limited by the network of the nodes: {who} {share} of its bandwidth ({label})")
+            }
+            None => format!(
                 "limited by the network between the nodes: {} of its slowest link ({label})",
                 of(&network)
-            )
-        }
+            ),
+        },
         Limit::Cpus => format!("limited by the hosts' CPUs: {} busy ({label})", of(&cpus)),
         Limit::NotFound => {
             let parts = [
@@ -330,6 +335,11 @@ fn because(steps: &[&StepRow]) -> Option<String> {
     })
 }
 
+/// What share of its bandwidth the busiest node used, and words for it, where nodes have a network of their own.
+fn busiest(step: &StepRow) -> Option<(f64, String)> {
+    step.network.as_ref()?.shares().into_iter().next()
+}
+
 fn limit(step: &StepRow) -> Limit {
     let shares = [step.of_ceiling, step.of_network];
     let at_limit = |share: Option<f64>| share.is_some_and(|share| share >= AT_ITS_LIMIT);
@@ -339,7 +349,7 @@ fn limit(step: &StepRow) -> Limit {
         Limit::Beyond
     } else if at_limit(step.of_ceiling) {
         Limit::Devices
-    } else if at_limit(step.of_network) {
+    } else if at_limit(step.of_network) || at_limit(busiest(step).map(|(share, _)| share)) {
         Limit::Network
     } else if at_limit(step.host_busy) {
         Limit::Cpus
@@ -357,6 +367,7 @@ mod tests {
     use loadline_measure::audit::Finding;
     use loadline_measure::difference::Ratio;
     use loadline_measure::spread::Spread;
+    use loadline_study::node_network::{NetworkUse, NodeTraffic};
 
     fn search(held: Option<f64>, missed: Option<f64>, over: SearchOver) -> SearchResult {
         SearchResult {
@@ -485,7 +496,16 @@ mod tests {
         assert!(said.contains("devices 150 %") && said.contains("cache"), "{said}");
         one.of_ceiling = Some(0.95);
         assert_eq!(because(&[&one]).unwrap(), "limited by the devices: 95 % of their measured ceiling (B4)");
-        one.of_ceiling = Some(0.5);
+        let sent = |bytes| NodeTraffic { sent_bytes_per_s: bytes, received_bytes_per_s: 1.0 };
+        let nodes = [("a".to_string(), sent(10.0)), ("b".to_string(), sent(95.0))].into();
+        let full = NetworkUse { limit_bytes_per_s: 100, seconds: 10.0, nodes };
+        (one.of_ceiling, one.host_busy, one.network) = (None, Some(1.0), Some(full));
+        assert_eq!(
+            because(&[&one]).unwrap(),
+            "limited by the network of the nodes: b sent 95 % of its bandwidth (B4)",
+            "and not by CPUs that others use"
+        );
+        (one.of_ceiling, one.host_busy, one.network) = (Some(0.5), Some(0.2), None);
         assert!(
             because(&[&one])
                 .unwrap()

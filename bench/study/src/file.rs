@@ -273,6 +273,19 @@ pub struct NodeSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.01))]
     pub cpu_limit: Option<f64>,
+    /// The network between the nodes, over which they send each other copies, what they bring in sync, and requests of clients:
+    /// `network = { per_second = "125MiB" }`. Workers reach their volumes without it. Every result says so. Needs root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NodeNetworkSection>,
+}
+
+/// The network of each node of a cluster that the run starts on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeNetworkSection {
+    /// Bytes that each node sends to other nodes a second at the most, and receives from them at the most, with the headers of TCP:
+    /// 1MiB to 100GiB; `"119MiB"` is about 1 Gbit/s.
+    pub per_second: ByteSize,
 }
 
 /// What the device of a node behaves as: whatever is behind it, it is as slow as a drive's data sheet says. So a node that is lost takes

@@ -22,6 +22,7 @@ use crate::error::StudyError;
 use crate::file::{Access, Condition, Disks};
 use crate::folder::CLUSTER;
 use crate::folder::manifest::Manifest;
+use crate::node_network;
 use crate::own_cluster;
 use crate::plan::Plan;
 use crate::running_cluster::{access, api, volume_prefix};
@@ -79,6 +80,7 @@ impl Harness {
             model: own_cluster::device_model(&manifest.study)?,
             log_model: own_cluster::log_model(&manifest.study)?,
             cores: manifest.study.nodes().and_then(|node| node.cpu_limit),
+            network_per_second: node_network::per_second(&manifest.study),
             device: plan.cluster.and_then(|cluster| cluster.device).unwrap_or(ByteSize(0)),
         };
         let external = manifest.study.target.external.clone();

@@ -17,6 +17,7 @@
 //! | [`disks`] | how loads lie on disks |
 //! | [`own_cluster`] | the cluster in which a run makes volumes: what it cannot be, how large the devices of one are that it starts |
 //! | [`volume_limit`], `limited_volumes` | a limit of what the clients of a volume do a second; which are in force, and what a step may reach then |
+//! | [`node_network`] | the network of each node of such a cluster |
 //! | `node_cores` | how much CPU each node of a cluster has that the run starts |
 //! | `modelled` | what of the storage behaves as a model says, and whether the machine keeps up |
 //! | `predicted_step`, `predicted` | what a step on modelled nodes is predicted to do, and how far the measured figure is from it |
@@ -61,6 +62,7 @@ pub mod name;
 pub mod network;
 mod node_cores;
 mod node_disks;
+pub mod node_network;
 pub mod own_cluster;
 pub mod plan;
 pub mod planned_step;

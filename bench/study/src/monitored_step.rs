@@ -16,6 +16,7 @@ use crate::faults::has_faults;
 use crate::file::{SanSection, TimedFault};
 use crate::folder::RunFolder;
 use crate::folder::result::StepResult;
+use crate::node_network::{self, NetworkUse};
 use crate::planned_step::{Purpose, Step};
 use crate::runner::Runner;
 use crate::running_cluster::volume_prefix;
@@ -96,13 +97,17 @@ impl<W: Workers> Runner<'_, W> {
         };
         let both = async { tokio::join!(measuring, monitoring) };
         let (measured, observed) = or_stop(&mut self.stop, both).await?;
-        let (measured, WindowObservations { events, counted, in_sync }) = (measured?, observed?);
+        let (measured, WindowObservations { events, counted, carried, in_sync }) = (measured?, observed?);
         let trace = self.shared.lock().end_timeline();
         let copies = study.san(step.policy.as_ref()).map(SanSection::copies).filter(|_| in_sync);
+        let limit = node_network::per_second(study);
         let observations = StepObservations {
             timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
             counts: counted
                 .map(|(counted, seconds)| StorageCounts::of(&counted, seconds, &step.profile, copies)),
+            network: limit
+                .zip(carried)
+                .map(|(limit, (carried, seconds))| NetworkUse::of(limit, &carried, seconds)),
         };
         Ok((measured, observations))
     }
@@ -116,6 +121,7 @@ impl<W: Workers> Runner<'_, W> {
             }
         }
         result.storage = seen.counts;
+        result.network = seen.network;
         let Some(timeline) = seen.timeline else { return };
         let planned = self.owned.folder.manifest.study.faults.len();
         let not_done = timeline.events.iter().filter_map(|event| {
@@ -163,4 +169,5 @@ impl Drop for SetAtEnd {
 pub(crate) struct StepObservations {
     timeline: Option<Timeline>,
     counts: Option<StorageCounts>,
+    network: Option<NetworkUse>,
 }

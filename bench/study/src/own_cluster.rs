@@ -10,6 +10,7 @@ use crate::error::StudyError;
 use crate::file::{Access, LEAST_LOG, NodeModel, NodeSection, SanSection, Study};
 use crate::fleet::ResolvedFleet;
 use crate::node_cores;
+use crate::node_network;
 use crate::point::Point;
 use crate::running_cluster;
 
@@ -72,10 +73,10 @@ fn nodes_are(node: &NodeSection) -> Result<(), StudyError> {
             ".machine_iops without model: it is of predictions, and only steps on modelled devices are predicted. Say model = \
              \"intel-s4500\" too, or leave it out",
         ),
-        NodeSection { model: None, cpu_limit: None, .. } => {
-            usage(" says nothing: give model, cpu_limit or both, or leave node out")
+        NodeSection { model: None, cpu_limit: None, network: None, .. } => {
+            usage(" says nothing: give model, cpu_limit or network, or leave node out")
         }
-        _ => node_cores::check(node),
+        _ => node_cores::check(node).and_then(|()| node_network::check(node)),
     }
 }
 
@@ -87,6 +88,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     device_model(study)?;
     log_model(study)?;
     study.nodes().map_or(Ok(()), nodes_are)?;
+    node_network::fits(study)?;
     let is_running = study.running_cluster().is_some();
     let has_only_node = |san: &SanSection| {
         san.node.is_some() && *san == SanSection { node: san.node.clone(), ..SanSection::default() }

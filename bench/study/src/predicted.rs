@@ -94,7 +94,7 @@ pub(crate) fn finding(result: &StepResult) -> Option<Finding> {
             FindingKind::Prediction,
             expected,
             format!("{}{destaged}", found(1.0 - departure, "less than the least")),
-            "Something other than the devices' speed limits the load: the machine's processors or the nodes' cpu_limit, logs that loads before have left full, or \
+            "Something other than the devices' speed limits the load: the machine's processors, the cpu_limit or the network of the nodes, logs that loads before have left full, or \
              copies that are brought in sync. A longer warm_up lets logs settle.",
         ));
     }

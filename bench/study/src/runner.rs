@@ -23,6 +23,7 @@ use crate::harness::Harness;
 use crate::jobs::Jobs;
 use crate::limited_volumes;
 use crate::modelled::Modelled;
+use crate::node_network;
 use crate::planned_step::{Purpose, Step};
 use crate::predicted;
 use crate::progress::Update;
@@ -337,6 +338,7 @@ impl<W: Workers> Runner<'_, W> {
         result.findings.extend(predicted::finding(&result));
         let volumes = result.workers.len() * self.owned.folder.plan.fleet.disks_per_worker as usize;
         result.findings.extend(limited_volumes::findings(&result, volumes));
+        result.findings.extend(node_network::findings(&study, result.network.as_ref()));
         result.findings.extend(self.condition_findings(step, &periods).await?);
         // What was measured is not thrown away because what was done cannot be healed.
         let restored = self.restore(step).await;

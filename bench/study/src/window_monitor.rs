@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loadline_fleet::{MidStepOrder, Restart, WorkerId};
 use loadline_load::Job;
 use loadline_target::error::ErrorKind;
-use loadline_target::{Counters, FaultKind, Storage, TargetError, VolumeSpec};
+use loadline_target::{Counters, FaultKind, Storage, TargetError, Traffic, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::{Access, TimedFault};
@@ -56,6 +56,8 @@ pub(crate) struct WindowObservations {
     pub(crate) events: Vec<DoneFault>,
     /// What the nodes of the run's own cluster counted, and in how many seconds.
     pub(crate) counted: Option<(Counters, f64)>,
+    /// What the network of each of these nodes carried, if each has one of its own, and in how many seconds.
+    pub(crate) carried: Option<(BTreeMap<String, Traffic>, f64)>,
     /// Whether every copy was in sync at the beginning and at the end.
     pub(crate) in_sync: bool,
 }
@@ -65,6 +67,12 @@ fn count(storage: &Storage) -> Option<(Counters, Instant)> {
     let begun = Instant::now();
     let counters = storage.own()?.counters().ok()?;
     Some((counters, begun + begun.elapsed() / 2))
+}
+
+/// What the network of each node has carried so far, and when that was read; `None` if nodes have no network of their own.
+fn carried(storage: &Storage) -> Option<(BTreeMap<String, Traffic>, Instant)> {
+    let traffic = storage.own()?.traffic().ok()?;
+    (!traffic.is_empty()).then(|| (traffic, Instant::now()))
 }
 
 /// A worker whose host is gone, on its way to where its volumes are.
@@ -93,7 +101,7 @@ impl WindowMonitor {
         storage: &mut Storage,
         leave: &AtomicBool,
     ) -> Result<WindowObservations, TargetError> {
-        let (mut before, mut began_in_sync) = (None, false);
+        let (mut before, mut carried_before, mut began_in_sync) = (None, None, false);
         let mut events: Vec<DoneFault> = Vec::new();
         let mut moves: Vec<WorkerMove> = Vec::new();
         let mut awaited = AwaitedEffect::default();
@@ -101,6 +109,9 @@ impl WindowMonitor {
         let mut to_do = std::mem::take(&mut self.faults).into_iter().peekable();
         while !self.is_over(leave)? {
             let now = Instant::now();
+            if carried_before.is_none() && now >= self.begin {
+                carried_before = Some(carried(storage));
+            }
             // Where things are done to it, what its nodes count begins anew.
             if before.is_none() && self.counts && now >= self.begin {
                 before = Some(count(storage));
@@ -144,14 +155,21 @@ impl WindowMonitor {
             }
             std::thread::sleep(TICK);
         }
-        let counted = match before.flatten() {
-            Some((first, from)) if !self.over.load(Ordering::Relaxed) => {
-                count(storage).and_then(|(last, to)| Some((last.since(&first)?, (to - from).as_secs_f64())))
+        // A step that was over before its window was has no end of the window. It may be over while the ends are read.
+        let is_whole = !self.over.load(Ordering::Relaxed);
+        let carried = carried_before.flatten().filter(|_| is_whole).and_then(|(first, from)| {
+            let (mut last, to) = carried(storage)?;
+            for (node, traffic) in &mut last {
+                *traffic = traffic.since(first.get(node).copied().unwrap_or_default());
             }
-            _ => None,
-        };
+            Some((last, (to - from).as_secs_f64()))
+        });
+        let counted = before.flatten().filter(|_| is_whole).and_then(|(first, from)| {
+            let (last, to) = count(storage)?;
+            Some((last.since(&first)?, (to - from).as_secs_f64()))
+        });
         let in_sync = began_in_sync && storage.copies(leave).is_some_and(|copies| copies.in_sync);
-        Ok(WindowObservations { events, counted, in_sync })
+        Ok(WindowObservations { events, counted, carried, in_sync })
     }
 
     fn is_over(&self, leave: &AtomicBool) -> Result<bool, TargetError> {

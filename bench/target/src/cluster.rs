@@ -16,6 +16,7 @@ use crate::error::TargetError;
 use crate::fault::FaultKind;
 use crate::filler_name::is_filler;
 use crate::health::Health;
+use crate::network::NodeNetwork;
 use crate::node_commands::Place;
 use crate::node_state::NodeState;
 use crate::process::NodeProcess;
@@ -104,6 +105,8 @@ pub(crate) enum Origin {
 pub struct Cluster {
     pub(crate) origin: Origin,
     pub(crate) nodes: Vec<Node>,
+    /// The network of the nodes, if this process has made one for them. Dropped after their processes.
+    pub(crate) network: Option<NodeNetwork>,
     /// The id of the cluster.
     pub(crate) id: String,
 }

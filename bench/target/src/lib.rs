@@ -14,6 +14,7 @@
 //! | [`health`] | how well a cluster is |
 //! | [`counters`] | what its nodes count themselves, to be held against what workers measured |
 //! | [`external`] | storage of others: the user's commands, or a person, cause faults in it |
+//! | [`network`] | a network with a bandwidth between the nodes of a cluster on this machine |
 //! | [`placement`] | where its volumes are |
 //! | [`volume_limit`] | how much the clients of its volumes may do a second |
 //! | [`storage`] | either of the two |
@@ -36,6 +37,7 @@ mod filler;
 mod filler_name;
 mod harm;
 pub mod health;
+pub mod network;
 pub mod node_commands;
 mod node_state;
 mod noted;
@@ -57,6 +59,7 @@ pub use fault::{Fault, FaultKind};
 pub use health::Health;
 pub use loadline_api_client::ApiAddress;
 pub use loadline_cgroup::{CpuPeriods, Limits};
+pub use network::{NodeNetwork, Traffic};
 pub use node_commands::NodeCommands;
 pub use placement::PlacedVolume;
 pub use prompt::terminal_prompt;

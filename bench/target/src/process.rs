@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::TargetError;
+use crate::network::NodeNetwork;
 
 /// How long one may take to stop after a signal; then it is killed.
 const STOPS: Duration = Duration::from_secs(10);
@@ -25,13 +26,14 @@ pub(crate) struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts `loadline san serve` in these control groups; what it says goes behind what is in its log. It ends with the thread that
+    /// Starts `loadline san serve` in these control groups, and in this network if there is one; what it says goes behind what is in its log. It ends with the thread that
     /// starts it.
     pub(crate) fn start(
         program: &Path,
         config: &Path,
         log: &Path,
         groups: &NodeGroups,
+        network: Option<&NodeNetwork>,
     ) -> Result<NodeProcess, TargetError> {
         let open = || File::options().create(true).append(true).open(log);
         let out = open().and_then(|out| Ok((out.try_clone()?, out)));
@@ -43,7 +45,10 @@ impl NodeProcess {
         command.stdin(Stdio::null()).stdout(out).stderr(err);
         // Ctrl-C at the terminal is for the study, which stops its nodes when it is done.
         command.process_group(0);
-        let child = command.spawn().map_err(|e| TargetError::io("start", program, &e))?;
+        let child = match network {
+            Some(network) => network.spawn(&mut command)?,
+            None => command.spawn().map_err(|e| TargetError::io("start", program, &e))?,
+        };
         let mut process = NodeProcess { child, log: log.to_path_buf() };
         // All threads that it has begun by now move with it.
         if let Err(error) = groups.admit(process.pid()) {

@@ -167,7 +167,8 @@ impl Cluster {
         let is_part = |node: &&crate::api::Node| node.alive || is_noted(&node.name);
         let nodes = status.nodes.iter().filter(is_part).map(node).collect();
         let running = Running { prefix: spec.prefix, commands: spec.commands, noted: spec.noted, lives };
-        let mut cluster = Cluster { origin: Origin::Running(running), nodes, id: status.cluster };
+        let mut cluster =
+            Cluster { origin: Origin::Running(running), nodes, network: None, id: status.cluster };
         // What an earlier process of this run has left.
         cluster.heal(stop)?;
         for node in cluster.nodes.iter().filter(|node| spec.test_faults.contains(&node.name)) {

@@ -1,4 +1,4 @@
-//! A cluster that this process starts, on this machine, without root, but for nodes with a part of the cores.
+//! A cluster that this process starts, on this machine, without root, but for nodes with a part of the cores or a network of their own.
 //!
 //! Everything of it lies in one folder. Started again on the same folder it goes on where it was.
 
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::cluster::{Cluster, Node, Origin};
 use crate::error::TargetError;
+use crate::network::{NodeNetwork, Traffic};
 use crate::node_state::NodeState;
 use crate::process::NodeProcess;
 
@@ -46,19 +47,25 @@ pub struct ClusterSpec {
     pub log_model: Option<DeviceModel>,
     /// Cores that the process of each node may use, by a control group of its own; `None`: all of this machine.
     pub cores: Option<f64>,
+    /// Bytes that each node may send a second to other nodes, and receive from them; `None`: as fast as this machine's loopback device.
+    pub network_per_second: Option<ByteSize>,
 }
 
 impl Cluster {
     /// Makes it, or goes on with what is in its folder, and waits until every node answers. `stop` turning true ends the
-    /// waiting, with an error of kind `Interrupted`. If nodes are to have a part of the cores and no control groups can be made, it
-    /// returns an error of kind `Usage`, and has written nothing.
+    /// waiting, with an error of kind `Interrupted`. If nodes are to have a part of the cores and no control groups can be made, or a
+    /// network of their own and this machine cannot make it, it returns an error of kind `Usage`, and has written nothing.
     pub fn start(spec: ClusterSpec, stop: &AtomicBool) -> Result<Cluster, TargetError> {
         if !(1..=32).contains(&spec.nodes.len()) {
             return Err(TargetError::usage(format!("{} nodes: 1 to 32 are possible", spec.nodes.len())));
         }
         let groups = groups(&spec)?;
+        let address_file = spec.folder.join("network");
+        let network = network(&address_file, &spec.nodes)?;
+        let own_network = own_network(&spec, network)?;
         fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
-        let network = network(&spec.folder, &spec.nodes)?;
+        fs::write(&address_file, format!("{network}\n"))
+            .map_err(|e| TargetError::io("write", &address_file, &e))?;
         let cluster = spec.folder.join("cluster.db");
         let id_file = spec.folder.join("id");
         if !cluster.exists() {
@@ -93,7 +100,8 @@ impl Cluster {
             });
         }
         let id = fs::read_to_string(&id_file).map_err(|e| TargetError::io("read", &id_file, &e))?;
-        let mut cluster = Cluster { origin: Origin::Started(Box::new(spec)), nodes, id };
+        let mut cluster =
+            Cluster { origin: Origin::Started(Box::new(spec)), nodes, network: own_network, id };
         for index in 0..cluster.nodes.len() {
             cluster.launch(index)?;
         }
@@ -118,6 +126,13 @@ impl Cluster {
         self.nodes.iter().filter_map(of).collect()
     }
 
+    /// What the network of each node has carried to and from other nodes, by the node's name. Nothing if nodes have no network of their
+    /// own.
+    pub fn traffic(&self) -> Result<BTreeMap<String, Traffic>, TargetError> {
+        let Some(network) = &self.network else { return Ok(BTreeMap::new()) };
+        Ok(self.nodes.iter().map(|node| node.name.clone()).zip(network.traffic()?).collect())
+    }
+
     /// Tells every node that it has started to end, waits, and kills those that do not. Removes their control groups.
     pub fn stop(mut self) {
         let asked = Instant::now();
@@ -137,7 +152,8 @@ impl Cluster {
         let node = &mut self.nodes[index];
         let log = spec.folder.join(format!("{}.log", node.name));
         let config = spec.folder.join(&node.name).join("node.toml");
-        node.process = Some(NodeProcess::start(&spec.program, &config, &log, &node.groups)?);
+        node.process =
+            Some(NodeProcess::start(&spec.program, &config, &log, &node.groups, self.network.as_ref())?);
         Ok(())
     }
 
@@ -217,10 +233,18 @@ fn addresses(network: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(network.to_bits() + number)
 }
 
-/// The network of the cluster in this folder: where it was, or an unused one within 127.0.0.0/8.
-fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
-    let file = folder.join("network");
-    if let Ok(text) = fs::read_to_string(&file) {
+/// The network of their own that nodes with these addresses are to have, if so.
+fn own_network(spec: &ClusterSpec, network: Ipv4Addr) -> Result<Option<NodeNetwork>, TargetError> {
+    // The nodes' number is checked before.
+    let nodes = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
+    // Workers share memory with the nodes: only what this process asks of the nodes' APIs comes from outside.
+    let make = |per_second| NodeNetwork::make(per_second, network, nodes, &PORTS[..1]);
+    spec.network_per_second.map(make).transpose()
+}
+
+/// The network of the cluster whose file for it this is: where it was, or an unused one within 127.0.0.0/8.
+fn network(file: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
+    if let Ok(text) = fs::read_to_string(file) {
         let wrong = |e| TargetError::failed(format!("{} names no network: {e}", file.display()));
         return text.trim().parse().map_err(wrong);
     }
@@ -235,12 +259,10 @@ fn network(folder: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
             PORTS.iter().all(|port| TcpListener::bind((addresses(*network, number), *port)).is_ok())
         })
     };
-    let network = candidates.into_iter().find(is_free).ok_or_else(|| {
+    candidates.into_iter().find(is_free).ok_or_else(|| {
         TargetError::failed(format!(
             "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries: does something listen at every \
              address on one of the ports {PORTS:?}?"
         ))
-    })?;
-    fs::write(&file, format!("{network}\n")).map_err(|e| TargetError::io("write", &file, &e))?;
-    Ok(network)
+    })
 }

@@ -56,6 +56,7 @@ mod why;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -113,6 +114,8 @@ const LEAST_DONE: usize = 2;
 pub struct LoopOptions {
     /// This life of the node's process.
     pub me: Owner,
+    /// The address at which the node listens for other nodes, from which it connects to them if it is a specific one.
+    pub own: SocketAddr,
     /// The cluster that it is in.
     pub cluster: ClusterId,
     /// Which of the node's loops this is.

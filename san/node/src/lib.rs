@@ -11,6 +11,7 @@
 //! | [`unusable`] | why a replica cannot be used |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
 //! | [`clock`] | the clock that leases count on |
+//! | `outgoing` | connections to other nodes, and the address that they come from |
 //! | `strangers` | lines of the log that strangers cause |
 
 pub mod api;
@@ -24,6 +25,7 @@ mod name;
 pub mod node;
 #[cfg(test)]
 mod openapi;
+mod outgoing;
 pub mod recent;
 pub mod settings;
 mod strangers;

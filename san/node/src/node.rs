@@ -67,6 +67,7 @@ mod volume_sockets;
 mod welcome;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -227,6 +228,8 @@ pub struct Node(Arc<Inner>);
 struct Inner {
     settings: NodeSettings,
     me: Owner,
+    /// The address at which it listens for other nodes.
+    own: SocketAddr,
     cluster: ClusterId,
     config: Config,
     under_way: UnderWay,
@@ -293,6 +296,7 @@ impl Node {
         for number in 0..count {
             let options = LoopOptions {
                 me,
+                own: node.peer,
                 cluster,
                 number,
                 spin,
@@ -313,6 +317,7 @@ impl Node {
         let inner = Inner {
             settings,
             me,
+            own: node.peer,
             cluster,
             config,
             under_way: UnderWay::default(),

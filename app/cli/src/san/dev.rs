@@ -15,7 +15,7 @@ use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog::{self, Role, Transport};
 use loadline_san_node::node::manage::{AddDevice, StatusView};
 use loadline_san_node::settings::NodeSettings;
-use loadline_target::device_models;
+use loadline_target::{NodeNetwork, TargetError, device_models, error, network};
 
 use super::join;
 use super::protection::Protection;
@@ -43,7 +43,8 @@ const STOPS: Duration = Duration::from_secs(10);
 #[command(after_help = "Examples:\n  \
     loadline san dev\n  \
     loadline san dev --nodes 3 --folder ~/san --size 20GiB\n  \
-    loadline san dev --model intel-s4500 --log-model intel-p4800x\n\n\
+    loadline san dev --model intel-s4500 --log-model intel-p4800x\n  \
+    sudo loadline san dev --node-network 119MiB\n\n\
 Then, from another terminal:\n  \
     loadline volume create disk --size 1GiB\n  \
     loadline volume attach disk\n  \
@@ -73,6 +74,11 @@ pub(super) struct Dev {
     /// networks.
     #[arg(long, value_name = "IP", default_value = "127.0.0.0")]
     network: Ipv4Addr,
+    /// How much each node may send to the other nodes a second, and receive from them, in bytes with the headers of TCP: 119MiB is
+    /// about 1 Gbit/s. The nodes are in a network namespace then, and the addresses of their APIs and for clients are reached
+    /// as without it; clients are not limited. Needs root, and the commands ip and tc (iproute2).
+    #[arg(long, value_name = "SIZE")]
+    node_network: Option<ByteSize>,
     /// How connections between the nodes are protected. A cluster on several hosts always protects them; here the
     /// option shows what protection costs. An existing cluster keeps its protection.
     #[arg(long, value_name = "KIND", default_value = "open")]
@@ -87,6 +93,9 @@ pub(super) fn dev(args: &Dev) -> Exit {
     };
     if !args.network.is_loopback() || args.network.octets()[3] != 0 {
         return print_error(Exit::Usage, "--network: give 127.x.y.0 with any x and y");
+    }
+    if let Some(Err(why)) = args.node_network.map(network::check) {
+        return print_error(Exit::Usage, &format!("--node-network: {why}"));
     }
     let new = || std::env::temp_dir().join(format!("loadline-san-dev-{}", std::process::id()));
     let folder = args.folder.as_ref().map_or_else(new, |folder| join::absolute(folder));
@@ -224,6 +233,13 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
     Ok(None)
 }
 
+/// The network of their own that the nodes get. What clients and `loadline` in other terminals use is forwarded to it.
+fn own_network(args: &Dev, per_second: ByteSize) -> Result<NodeNetwork, TargetError> {
+    let of_clients = join::endpoints(args.network.into(), &[]).into_values().map(|at| at.port());
+    let ports: Vec<u16> = std::iter::once(API).chain(of_clients).collect();
+    NodeNetwork::make(per_second, args.network, u32::from(args.nodes), &ports)
+}
+
 fn serve(
     args: &Dev,
     folder: &Path,
@@ -235,6 +251,13 @@ fn serve(
     if let Some(why) = unusable(args, folder, &cluster)? {
         return Ok(print_error(Exit::Usage, &why));
     }
+    let own_network = match args.node_network.map(|per_second| own_network(args, per_second)).transpose() {
+        Ok(network) => network,
+        Err(why) if why.kind == error::ErrorKind::Usage => {
+            return Ok(print_error(Exit::Usage, &format!("--node-network: {why}")));
+        }
+        Err(why) => return Err(why.message),
+    };
     let is_new = !cluster.exists();
     let mut token = None;
     if is_new {
@@ -296,7 +319,10 @@ fn serve(
         command.stderr(Stdio::piped());
         // Ctrl-C at the terminal is for this process, which stops the others.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
+        let mut child = match &own_network {
+            Some(network) => network.spawn(&mut command).map_err(|why| why.message)?,
+            None => command.spawn().map_err(|why| format!("{}: {why}", program.display()))?,
+        };
         if let Some(log) = child.stderr.take() {
             let name = name.clone();
             let pass = move || pass_on(&name, log);
@@ -354,6 +380,9 @@ fn serve(
         folder.display(),
         processes.join(", ")
     );
+    if let Some(per_second) = args.node_network {
+        print_line!("each node sends and receives at most {per_second} a second");
+    }
     print_line!("from another terminal:");
     let api = api(1).api;
     print_line!("  loadline volume create disk --size 1GiB --api {api}");
@@ -362,8 +391,11 @@ fn serve(
         if let Some((name, status)) = ended(children) {
             // A user who kills a node wants to see the others continue.
             let file = folder.join(&name).join("node.toml");
+            let within =
+                own_network.as_ref().map(|network| format!("nsenter --net={} ", network.file().display()));
             eprint_line!(
-                "loadline: {name} has ended ({status}); to start it again: loadline san serve --config {}",
+                "loadline: {name} has ended ({status}); to start it again: {}loadline san serve --config {}",
+                within.unwrap_or_default(),
                 file.display()
             );
         }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyError;
 use crate::folder::sealed::{self, Format};
 use crate::limit::Verdict;
+use crate::node_network::NetworkUse;
 use crate::planned_step::Step;
 use crate::settle::WarmUp;
 use crate::storage_counts::StorageCounts;
@@ -115,6 +116,9 @@ pub struct StepResult {
     /// it.
     #[serde(default)]
     pub storage: Option<StorageCounts>,
+    /// What the networks of the nodes carried over the window; `null` if nodes have no network of their own.
+    #[serde(default)]
+    pub network: Option<NetworkUse>,
     /// The warm-up until the load was steady; `null` if the study asks for none.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
@@ -185,6 +189,7 @@ impl StepResult {
             steadiness: None,
             timeline: None,
             storage: None,
+            network: None,
             warm_up: None,
             prediction: None,
         }

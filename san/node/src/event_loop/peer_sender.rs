@@ -15,12 +15,11 @@ use loadline_san_device::outbox::Outbox;
 use loadline_san_device::pool::{BLOCK_BYTES, Blocks};
 use loadline_san_device::uring::For;
 use loadline_san_protocol::{ClusterId, encode_to_owner, encode_to_replica};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
-};
-
 use loadline_san_transport::channel::Channel;
 use loadline_san_transport::socket::{Received, shut_down};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::outgoing;
 
 /// The most bytes that wait for a peer which does not receive them: more is dropped.
 const MOST_UNSENT: usize = 64 << 20;
@@ -110,6 +109,8 @@ pub struct ProvedPeer {
 #[derive(Debug)]
 pub(super) struct PeerSender {
     name: String,
+    /// The address at which this node listens for other nodes, from which it connects.
+    own: SocketAddr,
     address: SocketAddr,
     preamble: Preamble,
     state: ConnectionState,
@@ -145,12 +146,14 @@ pub(super) struct PeerSender {
 impl PeerSender {
     pub(super) fn new(
         name: String,
+        own: SocketAddr,
         address: SocketAddr,
         preamble: Preamble,
         is_protected: bool,
     ) -> PeerSender {
         PeerSender {
             name,
+            own,
             address,
             preamble,
             state: ConnectionState::Down,
@@ -203,7 +206,7 @@ impl PeerSender {
         }
         self.last_attempt = now;
         self.attempt += 1;
-        match begin_to_connect(self.address) {
+        match begin_to_connect(self.own, self.address) {
             Ok(socket) => {
                 self.state = ConnectionState::Connecting(socket);
                 (self.watched, self.watched_for_room, self.blocked) = (false, false, false);
@@ -426,14 +429,10 @@ fn data_of(entry: &Entry<Blocks>) -> Option<(&Payload<Blocks>, u32)> {
     }
 }
 
-fn begin_to_connect(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(family, SockType::Stream, flags, None)?;
+/// Begins to connect from the address `own`, and does not wait.
+fn begin_to_connect(own: SocketAddr, address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = outgoing::begin_to_connect(own, address)?;
     setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
     setsockopt(&socket, sockopt::TcpUserTimeout, &UNCONFIRMED_MS)?;
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
-        Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(socket),
-        Err(error) => Err(error.into()),
-    }
+    Ok(socket)
 }

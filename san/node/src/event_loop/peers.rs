@@ -52,9 +52,9 @@ impl Peers {
 
     /// A node is at this address, and has certificates with these fingerprints. Connections that were proved by others end.
     pub(super) fn add(&mut self, node: NodeId, name: String, address: SocketAddr, certificates: &[String]) {
-        let LoopOptions { me, cluster, number, is_protected, .. } = self.options;
+        let LoopOptions { me, own, cluster, number, is_protected, .. } = self.options;
         let preamble = Preamble { cluster, from: me.node, to: node, to_loop: number };
-        let new = || PeerSender::new(name, address, preamble, is_protected);
+        let new = || PeerSender::new(name, own, address, preamble, is_protected);
         let sender = self.senders.entry(node).or_insert_with(new);
         sender.moved(address);
         sender.keep_proved(certificates);

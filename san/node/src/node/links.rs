@@ -21,6 +21,7 @@ use crate::event_loop::command::LoopCommand;
 use crate::event_loop::peer_sender::{ProvedPeer, Unproved};
 use crate::identity::fingerprint;
 use crate::identity::trust::Trust;
+use crate::outgoing;
 
 /// How long a handshake with another node may take.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -91,9 +92,15 @@ impl Node {
         nodes.find(|(_, (node, _))| node.certificates.iter().any(|of| of == certificate)).map(|(id, _)| *id)
     }
 
-    /// Connects to another node. There is no limit of time but that of the handshake: the caller sets one. The error is for people.
+    /// Connects to another node, at either of its ports. There is no limit of time: the caller sets one.
+    pub(super) async fn connect_to(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        outgoing::connect_to(self.0.own, address).await
+    }
+
+    /// Connects to another node, and does the handshake. There is no limit of time but that of the handshake: the caller sets one. The
+    /// error is for people.
     pub(super) async fn link_to(&self, node: u32, address: SocketAddr) -> Result<Link, String> {
-        let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        let stream = self.connect_to(address).await.map_err(|error| error.to_string())?;
         let protected = self.protect(stream, node).await;
         protected.map(|(link, _)| link).map_err(|why| self.failed(address, &why))
     }

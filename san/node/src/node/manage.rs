@@ -171,7 +171,7 @@ impl Node {
     /// Whether a node's process answers.
     pub(super) async fn answers(&self, address: SocketAddr) -> bool {
         let limit = Duration::from_millis(500);
-        matches!(tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(limit, self.connect_to(address)).await, Ok(Ok(_)))
     }
 }
 

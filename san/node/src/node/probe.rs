@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::Node;
@@ -64,7 +63,7 @@ impl Node {
 
     async fn ask_about_certificate(&self, node: u32, address: SocketAddr) -> Answer {
         let answer = tokio::time::timeout(LIMIT, async {
-            let Ok(stream) = TcpStream::connect(address).await else { return Answer::Silent };
+            let Ok(stream) = self.connect_to(address).await else { return Answer::Silent };
             match self.protect(stream, node).await {
                 Ok(_) => Answer::Accepts,
                 Err(why) if why.is_of_clocks() => {

@@ -354,7 +354,8 @@ impl Node {
             nodes.into_iter().filter(|(id, _)| *id != self.id() && (ask.about.contains(id) || *id == by));
         let attempts: Vec<_> = others
             .map(|(id, (node, _))| {
-                let connect = tokio::net::TcpStream::connect(node.peer);
+                let this = self.clone();
+                let connect = async move { this.connect_to(node.peer).await };
                 // Usually the asking node is the one that is not reached.
                 let limit = if id == by { REACHES_ASKER } else { REACHES };
                 (id, tokio::spawn(tokio::time::timeout(limit, connect)))

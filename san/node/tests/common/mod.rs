@@ -92,6 +92,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
     std::thread::spawn(move || {
         let options = LoopOptions {
             me: ME,
+            own: (std::net::Ipv4Addr::LOCALHOST, 0).into(),
             cluster: ClusterId(1),
             number: 0,
             spin,

@@ -61,6 +61,13 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
             "nodes: the process of each of them may use {cores} cores of this machine, by a control group\n"
         ));
     }
+    let network = study.nodes().and_then(|node| node.network).filter(|_| plan.starts_cluster());
+    if let Some(network) = network {
+        text.push_str(&format!(
+            "nodes: each of them sends at most {0} a second to the others, and receives at most {0} a second, in a network namespace\n",
+            network.per_second
+        ));
+    }
     text.push_str(&format!(
         "each step: warm up {}, measure {}, cool down {}\n\n",
         phases.warm_up, phases.measure, phases.cool_down
@@ -167,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_how_many_cores_the_nodes_of_its_cluster_have() {
+    fn a_plan_says_what_cores_and_what_network_the_nodes_of_its_cluster_have() {
         let planned = |node: &str| {
             let text_of = format!(
                 "name = \"s\"\nprofiles = [\"B4-T1-O8-W0-PR\"]\n[target]\nsan = {{ node = {{ {node} }} }}\n[fleet]\nnodes = 2"
@@ -179,6 +186,10 @@ mod tests {
             "nodes: the process of each of them may use 0.5 cores of this machine, by a control group\n";
         assert!(planned("cpu_limit = 0.5").contains(line));
         assert!(!planned("model = \"intel-s4500\"").contains("cores"));
+        let network = "nodes: each of them sends at most 20MiB a second to the others, and receives at most 20MiB a second, in a network \
+                       namespace\n";
+        assert!(planned("network = { per_second = \"20MiB\" }").contains(network));
+        assert!(!planned("cpu_limit = 0.5").contains("namespace"));
     }
 
     #[test]

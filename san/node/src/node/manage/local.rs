@@ -10,7 +10,6 @@ use loadline_san_core::volume::view::{self, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::config::catalog::ReplicaState;
@@ -365,7 +364,7 @@ impl Node {
                 let cluster = this.cluster_id().to_string();
                 let fetched = async {
                     let gone = |_| Silent::Gone("does not answer".into());
-                    let stream = TcpStream::connect(node.api).await.map_err(gone)?;
+                    let stream = this.connect_to(node.api).await.map_err(gone)?;
                     let unproved = |why| Silent::Mute(format!("does not prove that it is this node ({why})"));
                     let link = this.protect_api(stream, id, node.api).await.map_err(unproved)?;
                     fetch(link, node.api, &cluster, &node.name).await
@@ -468,7 +467,7 @@ fn of_open(id: u64, open: &LoopReplica) -> LocalReplica {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
