@@ -258,13 +258,18 @@ impl<D: Data> Store<D> {
         if self.settings.held == 0 { enough.min(EARLY) } else { enough }
     }
 
+    /// What the device is asked to write at the same time: the more, the more is to be destaged.
     fn at_once(&self) -> usize {
-        let enough = self.enough();
+        let (enough, backlog) = (self.enough(), self.backlog());
         let span = self.throttle.high().saturating_sub(enough).max(1);
-        let above = self.backlog().saturating_sub(enough).min(span);
+        let above = backlog.saturating_sub(enough).min(span);
         if self.destage.held {
             // A request waits for the round's end.
             return MOST_AT_ONCE as usize;
+        }
+        if backlog < enough && !self.reads.are_idle() {
+            // There is time, and somebody waits for the device.
+            return 1;
         }
         let least = self.settings.at_once.max(1);
         (least + MOST_AT_ONCE.saturating_sub(least) * above / span) as usize
