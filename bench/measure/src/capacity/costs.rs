@@ -28,8 +28,8 @@ const RECALLED: u64 = 64;
 const RECALLS: f64 = 2.0;
 /// Slots, pages and syncs add so much to destaging, at the most.
 const SLOTS: f64 = 0.1;
-/// A node's scrub reads so many extents a second (`san/node/src/event_loop/replicas.rs`).
-const SCRUBBED: f64 = 8.0;
+/// The scrub of a node in use reads so many extents a second at the most: 10 MiB (`share_out_scrub` in `san/node/src/event_loop/replicas.rs`).
+const SCRUBBED: f64 = 40.0;
 /// The scrub takes no more of a device than this.
 const MOST_SCRUBBED: f64 = 0.5;
 /// The 99th percentile of the normal distribution, in standard deviations.
@@ -66,7 +66,8 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    pub(super) fn of(model: &DeviceModel, load: &Load, end: End) -> Costs {
+    /// Of a device of this model, which has data or only logs.
+    pub(super) fn of(model: &DeviceModel, has_data: bool, load: &Load, end: End) -> Costs {
         let blocks = load.block.div_ceil(BLOCK).max(1);
         let is_low = end == End::Low;
         let extents = blocks.div_ceil(EXTENT) + u64::from(is_low && load.is_random && blocks > 1);
@@ -87,7 +88,8 @@ impl Costs {
             }
         };
         // What the scrub takes of the device is not there for the rest: all of it takes so much longer.
-        let scrub = if is_low { SCRUBBED * model.read.cost(EXTENT * BLOCK).as_secs_f64() } else { 0.0 };
+        let scrub =
+            if is_low && has_data { SCRUBBED * model.read.cost(EXTENT * BLOCK).as_secs_f64() } else { 0.0 };
         let longer = 1.0 / (1.0 - scrub.min(MOST_SCRUBBED));
         Costs {
             read: longer * pieces as f64 * model.read.cost(part).as_secs_f64(),

@@ -7,6 +7,9 @@ use loadline_base::device_model::DeviceModel;
 use super::costs::{Costs, End};
 use super::{Load, NodeDevices};
 
+/// What a device is that has only logs.
+const LOG: &str = "log ";
+
 /// Where a copy is: the places of its devices in the list. They are the same if one device has both its log and its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Home {
@@ -30,7 +33,7 @@ impl<'a> Servers<'a> {
             let kind = if of_node.log.is_some() { "capacity " } else { "" };
             devices.push((node.as_str(), kind, &of_node.capacity));
             if let Some(model) = &of_node.log {
-                devices.push((node.as_str(), "log ", model));
+                devices.push((node.as_str(), LOG, model));
             }
             homes.insert(node.as_str(), Home { log: devices.len() - 1, capacity });
         }
@@ -49,7 +52,9 @@ impl<'a> Servers<'a> {
 
     /// What I/Os of a load cost each device, in the order of the list.
     pub(super) fn costs(&self, load: &Load, end: End) -> Vec<Costs> {
-        self.devices.iter().map(|(_, _, model)| Costs::of(model, load, end)).collect()
+        let of_device =
+            |(_, kind, model): &(_, &str, &DeviceModel)| Costs::of(model, *kind != LOG, load, end);
+        self.devices.iter().map(of_device).collect()
     }
 
     /// The node of a device.

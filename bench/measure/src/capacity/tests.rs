@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::*;
 
 const NONE: Software = Software::NONE;
-/// What eight reads of the scrub a second leave of 1,500.
-const BESIDE_SCRUB: f64 = 1.0 - 8.0 / 1_500.0;
+/// What 40 reads of the scrub a second leave of 1,500.
+const BESIDE_SCRUB: f64 = 1.0 - 40.0 / 1_500.0;
 
 fn model(reads: u64, writes: u64) -> DeviceModel {
     let speed = |iops, us| Speed {
@@ -150,11 +150,11 @@ fn a_log_device_takes_a_burst_and_then_writes_are_what_the_capacity_device_desta
     near(of(&hybrid(1), shorter, &[volume(&[1], 8.0)]).iops.low, 8.0 / 2e-4);
     let two = [volume(&[1], 8.0), volume(&[1], 8.0)];
     near(of(&hybrid(1), shorter, &two).iops.low, 16.0 / 4e-4);
-    // Past it each write is destaged by one of the 100 writes a second, at the least with a tenth for slots beside eight reads of
+    // Past it each write is destaged by one of the 100 writes a second, at the least with a tenth for slots beside 40 reads of
     // the scrub.
     let found = of(&hybrid(1), far, &one);
     near(found.iops.high, 100.0);
-    near(found.iops.low, 92.0 / 1.1);
+    near(found.iops.low, 60.0 / 1.1);
     assert_eq!(found.binds, "the capacity device of node-1 (destaging 100 %)");
     // Two copies on three nodes: 300 writes a second for two of each.
     let three = [[1, 2], [2, 3], [3, 1]].map(|copies| volume(&copies, 8.0));
@@ -173,7 +173,7 @@ fn what_is_written_over_in_the_log_is_not_destaged() {
     let found = of(&hybrid(1), inside, &[volume(&[1], 32.0)]);
     near(found.iops.high, 1_073.4);
     // At the least it has 55 %, 4,005 records: exp(-4,005 / 2,048) = 0.1415, and 1.068 times as much for the order in a round.
-    near(found.iops.low, 92.0 / 1.1 / 0.151_07);
+    near(found.iops.low, 60.0 / 1.1 / 0.151_07);
     assert!(found.high_if.contains(" 10 % of what is written destaged"), "{}", found.high_if);
     assert!(found.low_if.contains(" 15 % of what is written destaged"), "{}", found.low_if);
     // In a working set that is a small part of the log, the log device binds: 32 records in an append of 147,456 bytes.
@@ -196,12 +196,12 @@ fn reads_come_from_the_capacity_device_but_for_what_the_log_has() {
     let wide = Load { working_set: 2_800 << 20, ..load(0.0) };
     let found = of(&hybrid(1), wide, &one);
     near(found.iops.high, 100.0 / 0.99);
-    near(found.iops.low, 92.0);
+    near(found.iops.low, 60.0);
     assert_eq!(found.binds, "the capacity device of node-1");
     // All may be there, or nothing.
     let found = of(&hybrid(1), Load { working_set: 28 << 20, ..wide }, &one);
     near(found.iops.high, 10_000.0);
-    near(found.iops.low, 92.0);
+    near(found.iops.low, 60.0);
     // Beside writes that are destaged: 0.7 reads and 0.3 writes of 10 ms each, the appends elsewhere.
     let mixed = Load { working_set: 1 << 50, warm_up: 1e6, seconds: 1e7, ..load(0.3) };
     near(of(&hybrid(1), mixed, &one).iops.high, 100.0);
@@ -269,7 +269,7 @@ proptest! {
     }
 
     /// With log devices: the ends are in order, faster devices and a larger log never lower the upper one, a larger working set never raises
-    /// either end, and a longer warm-up, in which the logs fill, never raises the upper one.
+    /// the upper one, nor the lower one of writes, and a longer warm-up, in which the logs fill, never raises the upper one.
     #[test]
     fn more_of_a_log_device_is_never_less(
         outstanding in 1u32..64,
@@ -301,6 +301,8 @@ proptest! {
         prop_assert!(not_less(&larger, &found), "a larger log {:?} {:?}", found, larger);
         let wider = of(&nodes(speed, 10_000), Load { working_set: 2 * working_set, ..load }, &volumes);
         prop_assert!(not_less(&found, &wider), "a larger working set {:?} {:?}", found, wider);
-        prop_assert!(found.iops.low >= wider.iops.low * (1.0 - 1e-6), "a larger working set {:?} {:?}", found, wider);
+        if write_percent == 100 {
+            prop_assert!(found.iops.low >= wider.iops.low * (1.0 - 1e-6), "a larger working set {:?} {:?}", found, wider);
+        }
     }
 }
