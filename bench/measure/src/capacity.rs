@@ -217,7 +217,7 @@ fn highest(servers: &Servers, load: &Load, placed: &[Placed], software: Software
         // the share at which both agree is found by halving.
         let (mut below, mut above) = (0.0, 1.0);
         let is_enough =
-            |destaged| bounds::destaged_at_least(&with(destaged), load, placed, bounds::ROOM) <= destaged;
+            |destaged| bounds::destaged_at_least(&with(destaged), load, placed, costs::ROOM) <= destaged;
         if is_full_before_window(servers, load, placed, software, in_log) {
             below = above;
         } else if is_enough(below) {
@@ -263,7 +263,7 @@ fn lowest(servers: &Servers, load: &Load, placed: &[Placed], software: Software)
     let ends = if servers.have_logs() && load.write_share < 1.0 { 1 } else { 0 };
     let of = |in_log| {
         let low = bounds::low(&costs, load, placed, software, 0.0, in_log);
-        let room = if servers.have_logs() { bounds::SLOW } else { bounds::ROOM };
+        let room = if servers.have_logs() { bounds::SLOW } else { costs::ROOM };
         if bounds::destaged_at_least(&low, load, placed, room) == 0.0 {
             return low;
         }

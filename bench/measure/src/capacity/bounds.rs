@@ -1,6 +1,6 @@
 //! The two ends of the interval: how many I/Os a second volumes with fixed numbers of outstanding I/Os get of devices.
 
-use super::costs::{BLOCK, Costs, record_length};
+use super::costs::{BLOCK, Costs, ROOM, record_length};
 use super::servers::{Home, Servers};
 use super::{Load, Software, Volume};
 
@@ -8,8 +8,6 @@ use super::{Load, Software, Volume};
 const ROUNDS: usize = 200;
 /// A device that is busy for all but this share of the time is full.
 const FULL: f64 = 1e-9;
-/// What writers may have in a log, of its size.
-pub(super) const ROOM: f64 = 7.0 / 8.0;
 /// What a log has at the least when writers are slowed down (`san/store/src/store/throttle.rs`), of its size.
 pub(super) const SLOW: f64 = 0.5;
 

@@ -6,6 +6,8 @@ use super::Load;
 
 /// The unit of the store, bytes.
 pub(super) const BLOCK: u64 = 4096;
+/// What writers may have in a log, of its size.
+pub(super) const ROOM: f64 = 7.0 / 8.0;
 /// The blocks of an extent: what lies together on a device.
 const EXTENT: u64 = 64;
 /// Checksums in the first sector of a log record's header; each further sector has room for [`MORE_SUMS`].
@@ -141,7 +143,7 @@ fn round_and_behind(load: &Load, end: End) -> (f64, f64) {
     let log = load.log as f64;
     let round = (ROUND as f64).min(log / 4.0);
     let behind = match end {
-        End::High { .. } => (HIGH_SHARE * log).min(super::bounds::ROOM * log - round) + round * SAVED,
+        End::High { .. } => (HIGH_SHARE * log).min(ROOM * log - round) + round * SAVED,
         End::Low => (BEGIN_SHARE * log).min(BEGIN) + round,
     };
     (round / record, behind / record)
