@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::columns::align;
 use crate::rows::StepRow;
 
-/// One load in one condition: predicted, measured, published. Changes are ratios to the first condition.
+/// One load in one condition: predicted, measured, published. Changes are ratios to the first condition, or to the load `against`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CapacityRow {
@@ -22,6 +22,8 @@ pub struct CapacityRow {
     pub load: String,
     /// The condition, if the study has some.
     pub condition: Option<Name>,
+    /// The load that changes are against, in the same condition; `null`: the same load in the first condition.
+    pub against: Option<String>,
     /// Predicted I/Os a second, over the repeats; `null` if a node was not modelled.
     pub predicted: Option<Range>,
     /// The resource that was predicted to limit the load.
@@ -56,7 +58,7 @@ pub(crate) fn rows(plan: &[Step], published: &[PublishedFigure], steps: &[StepRo
         repeats.push(step);
     }
     let mut rows: Vec<CapacityRow> = Vec::new();
-    // The first row of each load that was measured: changes are against it.
+    let mut all_names: Vec<Vec<String>> = Vec::new();
     for label in labels {
         let repeats = &measured[label];
         let condition = repeats[0].condition.clone();
@@ -69,18 +71,14 @@ pub(crate) fn rows(plan: &[Step], published: &[PublishedFigure], steps: &[StepRo
         let iops = median(&repeats.iter().map(|step| step.iops).collect::<Vec<f64>>()).unwrap_or_default();
         let whole = repeats.iter().find_map(|step| step.prediction.as_ref());
         let whole = whole.zip(predicted).map(|(one, iops)| Prediction { iops, ..one.clone() });
-        let first = rows.iter().find(|row| row.load == load);
-        let ends = |now: Range, before: Range| {
-            let (low, high) = (now.low / before.low, now.high / before.high);
-            Range { low: low.min(high), high: low.max(high) }
-        };
         let row = CapacityRow {
             binds: repeats.iter().find_map(|step| step.prediction.as_ref()).map(|one| one.binds.clone()),
             measured: iops,
             of_predicted: predicted.map(|range| iops / range.high),
             is_within: predicted.and(whole.as_ref()).map(|prediction| prediction.agrees(iops)),
-            predicted_change: first.and_then(|first| Some(ends(predicted?, first.predicted?))),
-            measured_change: first.map(|first| iops / first.measured),
+            predicted_change: None,
+            measured_change: None,
+            against: figures.iter().find_map(|figure| figure.against.clone()),
             published_change: figures.iter().find_map(|figure| figure.change).map(|change| change.ratio()),
             published_iops: figures.iter().find_map(|figure| figure.iops),
             source: figures.first().map(|figure| figure.source.clone()),
@@ -88,15 +86,37 @@ pub(crate) fn rows(plan: &[Step], published: &[PublishedFigure], steps: &[StepRo
             condition,
             predicted,
         };
+        all_names.push(all);
         rows.push(row);
+    }
+    for n in 0..rows.len() {
+        let row = &rows[n];
+        let other = match &row.against {
+            Some(load) => (0..rows.len()).find(|other| {
+                let is_named = all_names[*other].iter().any(|name| name.eq_ignore_ascii_case(load));
+                is_named && rows[*other].condition == row.condition
+            }),
+            None => rows[..n].iter().position(|first| first.load == row.load),
+        };
+        let Some(other) = other.map(|other| &rows[other]) else { continue };
+        let predicted = row.predicted.zip(other.predicted).map(|(now, before)| change(now, before));
+        let measured = row.measured / other.measured;
+        (rows[n].predicted_change, rows[n].measured_change) = (predicted, Some(measured));
     }
     let is_told: Vec<String> = rows
         .iter()
         .filter(|row| row.predicted.is_some() || row.source.is_some())
-        .map(|row| row.load.clone())
+        .flat_map(|row| [Some(row.load.clone()), row.against.clone()])
+        .flatten()
         .collect();
-    rows.retain(|row| is_told.contains(&row.load));
+    rows.retain(|row| is_told.iter().any(|load| load.eq_ignore_ascii_case(&row.load)));
     rows
+}
+
+/// How the ends changed, the smaller change first.
+fn change(now: Range, before: Range) -> Range {
+    let (low, high) = (now.low / before.low, now.high / before.high);
+    Range { low: low.min(high), high: low.max(high) }
 }
 
 /// What all repeats were predicted to do: nodes may have had other copies in each.
@@ -134,8 +154,12 @@ pub fn cells(rows: &[CapacityRow]) -> Vec<Vec<String>> {
             .published_change
             .map(change)
             .or(row.published_iops.map(|iops| format!("{} IOPS", thousands(iops))));
+        let load = match &row.against {
+            Some(other) => format!("{} (against {other})", row.load),
+            None => row.load.clone(),
+        };
         vec![
-            row.load.clone(),
+            load,
             row.condition.as_ref().map_or_else(none, ToString::to_string),
             predicted.unwrap_or_else(none),
             format!("{}{outside}", thousands(row.measured)),
@@ -162,7 +186,7 @@ pub fn level(rows: &[CapacityRow]) -> String {
         false => format!(" Published: {}.", sources.join("; ")),
     };
     format!(
-        "IOPS. Predicted from the models of the devices before each step, as an interval. Changes are against the first condition.{published}"
+        "IOPS. Predicted from the models of the devices before each step, as an interval. Changes are against the first condition, or the load that is named.{published}"
     )
 }
 
@@ -198,6 +222,7 @@ mod tests {
             load: "READ".into(),
             condition: condition.parse().ok(),
             change,
+            against: None,
             iops: None,
             source: "elsewhere".into(),
         }
@@ -228,6 +253,26 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("Published: elsewhere."), "{text}");
+    }
+
+    #[test]
+    fn a_published_change_may_be_against_another_load() {
+        let of = |label: &str, iops: f64, high: f64| {
+            let prediction = step("", iops, Some((high / 2.0, high))).prediction;
+            StepRow { label: label.into(), iops, prediction, ..StepRow::none() }
+        };
+        let steps = [of("writes", 60.0, 50.0), of("reads", 100.0, 100.0)];
+        let published = PublishedFigure {
+            load: "Writes".into(),
+            against: Some("Reads".into()),
+            condition: None,
+            ..figure("down", "-40%")
+        };
+        let rows = rows(&[], &[published], &steps);
+        assert_eq!((rows[0].measured_change, rows[0].published_change), (Some(0.6), Some(0.6)));
+        assert_eq!(rows[0].predicted_change, Some(Range { low: 0.5, high: 0.5 }));
+        assert_eq!((rows[1].measured_change, rows[1].against.as_ref()), (None, None));
+        assert!(text(&rows).contains("writes (against Reads)"), "{}", text(&rows));
     }
 
     #[test]

@@ -270,7 +270,7 @@ impl<W: Workers> Runner<'_, W> {
             ));
         }
         let modelled = harness.modelled(&mut self.stop).await?;
-        findings.extend(self.modelled.findings(modelled));
+        findings.extend(self.modelled.findings(modelled, node_cores::are_used_up(&during)));
         let plan = &self.owned.folder.plan;
         let nodes = plan.fleet.node_count();
         findings.extend(node_cores::findings(study, nodes, node_cores::of_machine(), &during));

@@ -260,7 +260,7 @@ pub struct NodeSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<NodeModel>,
     /// What a log device of each node behaves as. With it `model` is of the capacity device, which has the data, and the log device has the
-    /// logs: a write waits for the log device alone until the logs are full. Steps are not predicted then.
+    /// logs: a write waits for the log device alone until the logs are full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_model: Option<NodeModel>,
     /// I/Os a second of all clients that this machine carries for the cluster without models, if you know it: no step is predicted to do

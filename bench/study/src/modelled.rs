@@ -18,7 +18,9 @@ pub(crate) struct Modelled {
 
 impl Modelled {
     /// What a reader of a step should know of the devices that are modelled, as they are after it; `None` if the cluster does not say.
-    pub(crate) fn findings(&mut self, devices: Option<Vec<ModelledDevice>>) -> Vec<Finding> {
+    ///
+    /// `lacks_cpu`: nodes used up the cores that the study gives them, so what they do for their models is late too.
+    pub(crate) fn findings(&mut self, devices: Option<Vec<ModelledDevice>>, lacks_cpu: bool) -> Vec<Finding> {
         let silent = |device: &ModelledDevice| ModelledDevice { keeps_up: None, ..device.clone() };
         let last = || self.known.as_ref().map(|known| known.iter().map(silent).collect());
         let Some(devices) = devices.or_else(last) else {
@@ -54,11 +56,21 @@ impl Modelled {
             // Without what differs from step to step, so that a report says it once.
             "The figures are of such drives in nodes like these, and not of this machine's disks.",
         )];
-        if part > MACHINES_PART {
+        let found =
+            format!("I/Os that took {:.0} % longer than the model says, since the step before", 100.0 * part);
+        if part > MACHINES_PART && lacks_cpu {
+            findings.push(Finding::note(
+                FindingKind::Modelled,
+                format!("nodes that have the CPU to behave as {names}"),
+                found,
+                "Nodes used up the cores of their cpu_limit, so they are late with what they do for the model too. If the machine was busy, it may \
+                 be late itself: repeat the step with a larger cpu_limit to see.",
+            ));
+        } else if part > MACHINES_PART {
             findings.push(Finding::doubt(
                 FindingKind::Modelled,
                 format!("a machine that is faster than {names}: it may prolong I/Os by {:.0} %", 100.0 * MACHINES_PART),
-                format!("I/Os that took {:.0} % longer than the model says, since the step before", 100.0 * part),
+                found,
                 "The machine cannot keep up with the model: that part of the figures is the machine's. Use a slower model, fewer nodes or \
                  a lower load.",
             ));
@@ -80,19 +92,23 @@ mod tests {
     #[test]
     fn each_step_says_what_is_modelled_and_whether_the_machine_kept_up_in_it() {
         let mut modelled = Modelled::default();
-        assert_eq!(modelled.findings(None)[0].severity, Severity::Doubt, "nothing is known");
-        assert_eq!(modelled.findings(Some(Vec::new())), []);
-        assert_eq!(modelled.findings(None), [], "none was modelled when it answered");
-        let first = modelled.findings(Some(vec![device(1, 1000, 20), device(2, 1000, 20)]));
+        assert_eq!(modelled.findings(None, false)[0].severity, Severity::Doubt, "nothing is known");
+        assert_eq!(modelled.findings(Some(Vec::new()), false), []);
+        assert_eq!(modelled.findings(None, false), [], "none was modelled when it answered");
+        let first = modelled.findings(Some(vec![device(1, 1000, 20), device(2, 1000, 20)]), false);
         assert!(first[0].found.contains("2 devices that behave as a drive"), "{}", first[0]);
         assert!(first.len() == 1 && first[0].severity == Severity::Note, "2 %");
         // One was opened anew, and the other was late in this step: 300 of 1500.
-        let second = modelled.findings(Some(vec![device(1, 500, 100), device(2, 2000, 220)]));
+        let second = modelled.findings(Some(vec![device(1, 500, 100), device(2, 2000, 220)]), false);
         assert!(second.len() == 2 && second[1].severity == Severity::Doubt, "{second:?}");
         assert!(second[1].found.contains("20 % longer"), "{}", second[1]);
+        // Nodes that lack CPU are late by the study's wish.
+        let lacking = modelled.findings(Some(vec![device(1, 1000, 300), device(2, 2000, 220)]), true);
+        assert!(lacking.len() == 2 && lacking[1].severity == Severity::Note, "{lacking:?}");
+        assert!(lacking[1].cause.contains("cpu_limit"), "{}", lacking[1]);
         // Of one whose node does not report, the rest is still said.
         let silent = ModelledDevice { keeps_up: None, ..device(1, 0, 0) };
-        assert_eq!(modelled.findings(Some(vec![silent])).len(), 1);
-        assert_eq!(modelled.findings(None).len(), 1, "no node answers, and they are modelled still");
+        assert_eq!(modelled.findings(Some(vec![silent]), false).len(), 1);
+        assert_eq!(modelled.findings(None, false).len(), 1, "no node answers, and they are modelled still");
     }
 }

@@ -33,6 +33,16 @@ pub(crate) fn too_many(study: &Study, machine: f64) -> Option<StudyError> {
     )))
 }
 
+/// In which part of the periods with work a node used up its cores.
+fn part(periods: &CpuPeriods) -> f64 {
+    periods.used_up as f64 / periods.with_work.max(1) as f64
+}
+
+/// Whether the CPU of a node may have limited a step.
+pub(crate) fn are_used_up(during: &BTreeMap<String, CpuPeriods>) -> bool {
+    during.values().any(|periods| part(periods) > LIMITS_LOAD)
+}
+
 /// What a reader of a step should know of the cores of the nodes. `during` is how often each node used up its cores in the step.
 pub(crate) fn findings(
     study: &Study,
@@ -56,7 +66,6 @@ pub(crate) fn findings(
             "While all nodes are busy each gets less than its cores, and more when one is gone. Lower cpu_limit, or use fewer nodes.",
         ));
     }
-    let part = |periods: &CpuPeriods| periods.used_up as f64 / periods.with_work.max(1) as f64;
     let busy = during.iter().map(|(node, periods)| (part(periods), node));
     let busy: Vec<(f64, &String)> = busy.filter(|(part, _)| *part > LIMITS_LOAD).collect();
     if let Some((most, node)) = busy.iter().max_by(|a, b| a.0.total_cmp(&b.0)) {

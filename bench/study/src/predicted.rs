@@ -27,6 +27,7 @@ pub(crate) fn is_predictable(study: &Study, step: &Step) -> bool {
     step.purpose != Purpose::Ceiling
         && !has_faults(study, step)
         && step.profile.flush_every.is_none()
+        && (step.profile.hot_spots.is_empty() || step.profile.write_percent == 0)
         && step.condition.as_ref().is_none_or(of_condition)
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loadline_fleet::WorkerId;
 use loadline_load::Job;
-use loadline_measure::capacity::{Load, Prediction, Software, predict};
+use loadline_measure::capacity::{Load, NodeDevices, Prediction, Software, predict};
 
 use crate::disks::used;
 use crate::error::StudyError;
@@ -30,11 +30,10 @@ impl<W: Workers> Runner<'_, W> {
         jobs: &BTreeMap<WorkerId, Job>,
     ) -> Result<Option<Prediction>, StudyError> {
         let study = &self.owned.folder.manifest.study;
-        let has_log_devices = log_model(study)?.is_some();
-        let Some(model) = device_model(study)?.filter(|_| !has_log_devices && is_predictable(study, step))
-        else {
+        let Some(capacity) = device_model(study)?.filter(|_| is_predictable(study, step)) else {
             return Ok(None);
         };
+        let devices = NodeDevices { capacity, log: log_model(study)? };
         let Some(harness) = &self.harness else { return Ok(None) };
         let Some(placement) = harness.placement(&mut self.stop).await? else { return Ok(None) };
         let RunFolder { manifest, plan, .. } = &self.owned.folder;
@@ -44,7 +43,7 @@ impl<W: Workers> Runner<'_, W> {
         let names: BTreeSet<String> =
             at_work.flat_map(|(_, volumes)| volumes).map(|volume| volume.name).collect();
         let Some(volumes) = asked(step, study, &names, &placement) else { return Ok(None) };
-        let devices = plan.fleet.nodes.iter().map(|node| (node.clone(), model.clone())).collect();
+        let nodes = plan.fleet.nodes.iter().map(|node| (node.clone(), devices.clone())).collect();
         let san = study.san(step.policy.as_ref()).cloned().unwrap_or_default();
         let is_scattered = plan.loads().any(|other| {
             let is_small = other.profile.block_size < step.profile.block_size;
@@ -59,11 +58,12 @@ impl<W: Workers> Runner<'_, W> {
                 .saturating_sub(step.profile.base_offset.0),
             log: san.log().0,
             seconds: (study.phases.warm_up.0 + study.phases.measure.0).as_secs_f64(),
+            warm_up: study.phases.warm_up.0.as_secs_f64(),
             is_scattered,
         };
         let most_iops = study.nodes().and_then(|node| node.machine_iops);
         let software =
             Software { read_s: READ_S, write_s: WRITE_S, most_iops: most_iops.map(|iops| iops as f64) };
-        Ok(predict(&devices, &load, &volumes, software))
+        Ok(predict(&nodes, &load, &volumes, software))
     }
 }

@@ -11,7 +11,7 @@ use crate::error::StudyError;
 use crate::name::Name;
 use crate::point::{Point, without};
 
-/// A published figure of a load: how it changed against the first condition, or how much it was.
+/// A published figure of a load: how it changed against the first condition or another load, or how much it was.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedFigure {
@@ -20,9 +20,12 @@ pub struct PublishedFigure {
     /// The condition of the study that the figure is of. Not given: any, in a study without conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Name>,
-    /// How much more or less than in the first condition: `"-36%"`.
+    /// How much more or less than in the first condition, or than the load `against`: `"-36%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
+    /// The load that the change is against, in the same condition. Not given: the same load in the first condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
     /// I/Os a second of the whole cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -87,9 +90,18 @@ impl From<Change> for String {
 impl PublishedFigure {
     /// Whether it is of this load in this condition, given the load's names.
     pub fn is_of<S: AsRef<str>>(&self, names: &[S], condition: Option<&Name>) -> bool {
-        let is_named = names.iter().any(|name| name.as_ref().eq_ignore_ascii_case(&self.load));
+        is_among(&self.load, names) && self.condition.as_ref() == condition
+    }
+
+    /// Whether its change is against this load in this condition, given the load's names.
+    pub fn is_against<S: AsRef<str>>(&self, names: &[S], condition: Option<&Name>) -> bool {
+        let is_named = self.against.as_ref().is_some_and(|load| is_among(load, names));
         is_named && self.condition.as_ref() == condition
     }
+}
+
+fn is_among<S: AsRef<str>>(load: &str, names: &[S]) -> bool {
+    names.iter().any(|name| name.as_ref().eq_ignore_ascii_case(load))
 }
 
 /// The names by which a published figure may call a load in a condition: its label, that without the condition, and its table's.
@@ -116,13 +128,23 @@ pub(crate) fn check(
         if figure.condition.is_none() && first.is_some() {
             return usage("say which condition of the study it is of".into());
         }
-        if figure.change.is_some() && (figure.condition.is_none() || figure.condition.as_ref() == first) {
-            return usage("a change is against the first condition: name one of the others".into());
+        let is_in_first = figure.condition.is_none() || figure.condition.as_ref() == first;
+        if figure.change.is_some() && figure.against.is_none() && is_in_first {
+            return usage(
+                "a change is against the first condition: name one of the others, or the load that it is against".into(),
+            );
         }
-        let is_of = |point: &Point| {
-            let condition = point.condition.as_ref();
-            figure.is_of(&names(&point.label, condition, point.table.as_ref()), condition)
-        };
+        if figure.iops.is_some() && figure.against.is_some() {
+            return usage("against is of a change, and iops is none".into());
+        }
+        let all = |point: &Point| names(&point.label, point.condition.as_ref(), point.table.as_ref());
+        let is_of = |point: &Point| figure.is_of(&all(point), point.condition.as_ref());
+        let is_against = |point: &Point| figure.is_against(&all(point), point.condition.as_ref());
+        if let Some(against) =
+            figure.against.as_ref().filter(|_| !points.iter().any(|point| is_against(point) && !is_of(point)))
+        {
+            return usage(format!("against = \"{against}\": the study measures no such load beside it"));
+        }
         if !points.iter().any(is_of) {
             return usage(
                 "the study measures no such load: name a profile as the study does, and a condition of it"
@@ -163,11 +185,37 @@ mod tests {
             (format!("{load}condition = \"up\"\niops = 5"), "no such load"),
             ("load = \"oltp\"\ncondition = \"down\"\niops = 5".into(), "no such load"),
             (format!("{load}condition = \"down\"\niops = 0"), "above 0"),
+            (
+                format!("{load}condition = \"healthy\"\nagainst = \"oltp\"\nchange = \"-5%\""),
+                "no such load beside",
+            ),
+            (
+                format!("{load}condition = \"healthy\"\nagainst = \"B4-T1-O1-W0-PR\"\nchange = \"-5%\""),
+                "no such load beside",
+            ),
+            (format!("{load}condition = \"down\"\nagainst = \"oltp\"\niops = 5"), "against is of a change"),
             (format!("{load}condition = \"down\"\nchange = \"36\""), "with its sign"),
         ] {
             let found = refusal(&text);
             assert!(found.contains(part), "{text}\n{found}");
         }
+    }
+
+    #[test]
+    fn a_change_may_be_against_another_load() {
+        let study = "name = \"s\"\nprofiles = [\"B4-T1-O1-W0-PR\", \"B4-T1-O1-W30-PR\"]\n[[published]]\nsource = \"x\"\n\
+             load = \"B4-T1-O1-W30-PR\"\nagainst = \"b4-t1-o1-w0-pr\"\nchange = \"-40%\"\n[target]\nsan = {}\n[fleet]\nnodes = 3\n\
+             disk_size = \"64MiB\"\n";
+        let study = parse("s.toml", study).unwrap();
+        assert!(Plan::of(&study).is_ok(), "{:?}", Plan::of(&study).err());
+        let figure = &study.published[0];
+        assert!(
+            figure.is_against(&["B4-T1-O1-W0-PR"], None) && !figure.is_against(&["B4-T1-O1-W30-PR"], None)
+        );
+        assert!(
+            !figure.is_against(&["B4-T1-O1-W0-PR"], "down".parse().ok().as_ref()),
+            "in another condition"
+        );
     }
 
     #[test]

@@ -1,51 +1,70 @@
 //! The two ends of the interval: how many I/Os a second volumes with fixed numbers of outstanding I/Os get of devices.
 
-use super::costs::{Costs, record_length};
+use super::costs::{BLOCK, Costs, ROOM, record_length};
+use super::servers::{Home, Servers};
 use super::{Load, Software, Volume};
 
 /// Rounds after which the low end has settled, with each round half of the one before.
 const ROUNDS: usize = 200;
 /// A device that is busy for all but this share of the time is full.
 const FULL: f64 = 1e-9;
-/// What writers may have in a log.
-const ROOM: f64 = 7.0 / 8.0;
+/// What a log has at the least when writers are slowed down (`san/store/src/store/throttle.rs`), of its size.
+pub(super) const SLOW: f64 = 0.5;
 
-/// A volume whose nodes are numbers.
+/// A volume whose devices are numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub(super) outstanding: f64,
     pub(super) most_iops: f64,
-    /// The share of its I/Os whose reads are served by this node.
-    readers: Vec<(usize, f64)>,
-    /// The nodes with copies of each stripe.
-    stripes: Vec<Vec<usize>>,
+    /// The share of its reads that are served by the copy there.
+    readers: Vec<(Home, f64)>,
+    /// The copies of each stripe.
+    stripes: Vec<Vec<Home>>,
+    /// The most of its reads that can be of what a log has and extents do not have yet.
+    in_log: f64,
 }
 
 impl Placed {
     /// `None` if a stripe has no copy, or a node is not known.
-    pub(super) fn of(volume: &Volume, index: impl Fn(&String) -> Option<usize>) -> Option<Placed> {
-        let owner = index(&volume.owner);
+    pub(super) fn of(volume: &Volume, load: &Load, home: impl Fn(&String) -> Option<Home>) -> Option<Placed> {
+        let owner = &volume.owner;
+        home(owner)?;
         let mut stripes = Vec::new();
-        let mut readers: Vec<(usize, f64)> = Vec::new();
+        let mut readers: Vec<(Home, f64)> = Vec::new();
         let share = 1.0 / volume.stripes.len().max(1) as f64;
         for copies in &volume.stripes {
-            let nodes: Vec<usize> = copies.iter().map(&index).collect::<Option<_>>()?;
+            let homes: Vec<Home> = copies.iter().map(&home).collect::<Option<_>>()?;
             // The owner reads from its own copy; from one of the others, if it has none.
-            match owner.filter(|owner| nodes.contains(owner)) {
-                Some(owner) => readers.push((owner, share)),
-                None => readers.extend(nodes.iter().map(|node| (*node, share / nodes.len() as f64))),
+            match copies.iter().position(|node| node == owner) {
+                Some(own) => readers.push((homes[own], share)),
+                None => readers.extend(homes.iter().map(|home| (*home, share / homes.len() as f64))),
             }
-            stripes.push(nodes);
+            stripes.push(homes);
         }
         let is_whole = !stripes.is_empty() && stripes.iter().all(|copies| !copies.is_empty());
         let most_iops = volume.most_iops.unwrap_or(f64::INFINITY);
-        is_whole.then_some(Placed { outstanding: volume.outstanding, most_iops, readers, stripes })
+        let room = ROOM * load.log as f64 * stripes.len() as f64;
+        let in_log = (room / load.working_set.max(BLOCK) as f64).min(1.0);
+        let outstanding = volume.outstanding;
+        is_whole.then_some(Placed { outstanding, most_iops, readers, stripes, in_log })
     }
 
-    /// Each copy of each stripe: its node, and the share of the volume's writes that it takes.
-    fn copies(&self) -> impl Iterator<Item = (usize, f64)> {
+    /// Each device that serves reads, and its share of them, if this share of what can be in the log is read from there.
+    fn readers(&self, in_log: f64) -> impl Iterator<Item = (usize, f64)> {
+        let in_log = in_log * self.in_log;
+        self.readers
+            .iter()
+            .flat_map(move |(home, share)| {
+                let of_log = if home.log == home.capacity { 0.0 } else { in_log };
+                [(home.capacity, share * (1.0 - of_log)), (home.log, share * of_log)]
+            })
+            .filter(|(_, share)| *share > 0.0)
+    }
+
+    /// Each copy of each stripe, and the share of the volume's writes that it takes.
+    fn copies(&self) -> impl Iterator<Item = (Home, f64)> {
         let share = 1.0 / self.stripes.len() as f64;
-        self.stripes.iter().flatten().map(move |node| (*node, share))
+        self.stripes.iter().flatten().map(move |home| (*home, share))
     }
 }
 
@@ -57,7 +76,7 @@ pub(super) struct Found {
     /// Writes in one append, the mean of all volumes.
     pub(super) batch: f64,
     each: Vec<f64>,
-    /// What of each node's time is reads, appends and destaging.
+    /// What of each device's time is reads, appends and destaging.
     busy: Vec<[f64; 3]>,
     /// What stopped the volumes, and the I/Os a second of those that it stopped.
     stopped: [f64; 3],
@@ -72,20 +91,30 @@ enum Stop {
 }
 
 /// The upper end: all volumes grow together, each in proportion to what it has outstanding, until it is stopped or one of its devices is full.
-pub(super) fn high(costs: &[Costs], load: &Load, volumes: &[Placed], software: Software) -> Found {
+///
+/// `in_log`: the share of what can be in a log that is read from there.
+pub(super) fn high(
+    costs: &[Costs],
+    load: &Load,
+    volumes: &[Placed],
+    software: Software,
+    in_log: f64,
+) -> Found {
     let (reads, writes) = (1.0 - load.write_share, load.write_share);
     let demands: Vec<Vec<[f64; 3]>> = volumes
         .iter()
         .map(|volume| {
             let mut demand = vec![[0.0; 3]; costs.len()];
-            for (node, share) in &volume.readers {
-                demand[*node][0] += reads * share * costs[*node].read;
+            for (device, share) in volume.readers(in_log) {
+                demand[device][0] += reads * share * costs[device].read;
             }
-            for (node, share) in volume.copies().filter(|_| writes > 0.0) {
+            for (home, share) in volume.copies().filter(|_| writes > 0.0) {
+                let Home { log, capacity } = home;
                 // All that the volume has outstanding goes with one append.
                 let batch = volume.outstanding.max(1.0);
-                demand[node][1] += writes * share * costs[node].append(batch) / batch;
-                demand[node][2] += writes * share * costs[node].destage;
+                demand[log][1] += writes * share * costs[log].append(batch) / batch;
+                demand[capacity][2] += writes * share * costs[capacity].destage;
+                demand[log][2] += writes * share * costs[log].recall;
             }
             demand
         })
@@ -93,13 +122,12 @@ pub(super) fn high(costs: &[Costs], load: &Load, volumes: &[Placed], software: S
     let caps: Vec<(f64, Stop)> = volumes
         .iter()
         .map(|volume| {
-            let of_nodes = |nodes: &mut dyn Iterator<Item = usize>, time: &dyn Fn(&Costs) -> f64| {
-                nodes.map(|node| time(&costs[node])).fold(0.0, f64::max)
-            };
-            let read =
-                of_nodes(&mut volume.readers.iter().map(|(node, _)| *node), &|c| c.read + c.read_latency);
-            let write =
-                of_nodes(&mut volume.copies().map(|(node, _)| node), &|c| c.append(1.0) + c.append_latency);
+            let read: f64 = volume
+                .readers(in_log)
+                .map(|(device, share)| share * (costs[device].read + costs[device].read_latency))
+                .sum();
+            let append = |home: Home| costs[home.log].append(1.0) + costs[home.log].append_latency;
+            let write = volume.copies().map(|(home, _)| append(home)).fold(0.0, f64::max);
             let time = reads * (read + software.read_s) + writes * (write + software.write_s);
             let by_time = volume.outstanding / time.max(f64::MIN_POSITIVE);
             if volume.most_iops < by_time {
@@ -153,13 +181,14 @@ pub(super) fn high(costs: &[Costs], load: &Load, volumes: &[Placed], software: S
 /// The lower end: each I/O finds all others in front of it.
 ///
 /// `queued`: so many writes of a destage each copy has at its device at the least, as while its log is full: writers get what destaging
-/// frees, so that it never ends.
+/// frees, so that it never ends. `in_log`: as in [`high`].
 pub(super) fn low(
     costs: &[Costs],
     load: &Load,
     volumes: &[Placed],
     software: Software,
     queued: f64,
+    in_log: f64,
 ) -> Found {
     let (reads, writes) = (1.0 - load.write_share, load.write_share);
     let mut each: Vec<f64> = vec![0.0; volumes.len()];
@@ -169,24 +198,34 @@ pub(super) fn low(
     for _ in 0..ROUNDS {
         let mut work = vec![0.0; costs.len()];
         for (volume, (reading, batch)) in volumes.iter().zip(reading.iter().zip(&batches)) {
-            for (node, share) in &volume.readers {
-                work[*node] += reading * share * costs[*node].read;
+            for (device, share) in volume.readers(in_log) {
+                work[device] += reading * share * costs[device].read;
             }
-            for (node, share) in volume.copies().filter(|_| writes > 0.0) {
+            for (home, share) in volume.copies().filter(|_| writes > 0.0) {
+                let Home { log, capacity } = home;
                 let of_stripe = batch * share;
-                work[node] += of_stripe * costs[node].append(1.0);
-                work[node] += (of_stripe * costs[node].destage).max(queued * costs[node].piece);
+                let at_once = queued * costs[capacity].piece;
+                if log == capacity {
+                    work[log] += of_stripe * costs[log].append(1.0);
+                    work[log] += (of_stripe * (costs[log].destage + costs[log].recall)).max(at_once);
+                } else {
+                    // While the log has room, one append takes all that have arrived; what is destaged is no part of what writers wait for.
+                    work[log] += costs[log].append(volume.outstanding * writes * share);
+                    work[log] += if queued > 0.0 { costs[log].recalls } else { 0.0 };
+                    work[capacity] += at_once;
+                }
             }
         }
         for (v, volume) in volumes.iter().enumerate() {
             let read: f64 = volume
-                .readers
-                .iter()
-                .map(|(node, share)| share * (work[*node].max(costs[*node].read) + costs[*node].read_latency))
+                .readers(in_log)
+                .map(|(at, share)| share * (work[at].max(costs[at].read) + costs[at].read_latency))
                 .sum();
             let append = volume
                 .copies()
-                .map(|(node, _)| work[node].max(costs[node].append(1.0)) + costs[node].append_latency)
+                .map(|(Home { log, .. }, _)| {
+                    work[log].max(costs[log].append(1.0)) + costs[log].append_latency
+                })
                 .fold(0.0, f64::max);
             // Before its own append a write waits for the one that is under way.
             let appends = if volume.outstanding > 1.0 { 2.0 } else { 1.0 };
@@ -201,21 +240,44 @@ pub(super) fn low(
     Found { iops: capped.iter().sum(), batch: 1.0, each: capped, busy: Vec::new(), stopped: [0.0; 3] }
 }
 
-/// The share of what is written that is destaged at the least until the window ends: what the logs do not take, if they are empty when the
-/// load begins.
-pub(super) fn destaged_at_least(found: &Found, load: &Load, volumes: &[Placed]) -> f64 {
-    let record = record_length(load.block.div_ceil(4096).max(1)) as f64;
-    let (mut written, mut room) = (0.0, 0.0);
+/// The share of what is written that leaves the logs at the least until the window ends: what they do not take, if they are empty when the
+/// load begins. `room`: what a log takes, of its size.
+pub(super) fn destaged_at_least(found: &Found, load: &Load, volumes: &[Placed], room: f64) -> f64 {
+    let record = record(load);
+    let (mut written, mut taken) = (0.0, 0.0);
     for (iops, volume) in found.each.iter().zip(volumes) {
         written += iops * load.write_share * load.seconds * record;
-        room += ROOM * load.log as f64 * volume.stripes.len() as f64;
+        taken += room * load.log as f64 * volume.stripes.len() as f64;
     }
-    if written > room { 1.0 - room / written } else { 0.0 }
+    if written > taken { 1.0 - taken / written } else { 0.0 }
+}
+
+/// Whether the logs of all volumes are full when the window begins, if so much is written and so much is freed by destaging, in writes a
+/// second.
+pub(super) fn are_full(written: &Found, freed: &Found, load: &Load, volumes: &[Placed]) -> bool {
+    let each = written.each.iter().zip(&freed.each).zip(volumes);
+    each.into_iter().all(|((iops, freed), volume)| {
+        let more = (iops * load.write_share - freed) * load.warm_up * record(load);
+        more >= ROOM * load.log as f64 * volume.stripes.len() as f64
+    })
+}
+
+fn record(load: &Load) -> f64 {
+    record_length(load.block.div_ceil(BLOCK).max(1)) as f64
 }
 
 impl Found {
+    /// The same, with each volume at no more than in the other.
+    pub(super) fn at_most(mut self, other: &Found) -> Found {
+        for (iops, most) in self.each.iter_mut().zip(&other.each) {
+            *iops = iops.min(*most);
+        }
+        self.iops = self.each.iter().sum();
+        self
+    }
+
     /// What limits the load, in words: what stopped most of it.
-    pub(super) fn binds(&self, nodes: &[&String], load: &Load) -> String {
+    pub(super) fn binds(&self, servers: &Servers, load: &Load) -> String {
         let [device, outstanding, most] = self.stopped;
         if device < outstanding.max(most) {
             return match outstanding >= most {
@@ -225,12 +287,14 @@ impl Found {
         }
         let total = |busy: &[f64; 3]| busy.iter().sum::<f64>();
         let fullest = self.busy.iter().map(total).fold(0.0, f64::max);
-        let full: Vec<usize> =
-            (0..nodes.len()).filter(|node| total(&self.busy[*node]) > 0.999 * fullest).collect();
-        let Some(first) = full.first() else { return "the devices".into() };
-        let names: Vec<&str> = full.iter().map(|node| nodes[*node].as_str()).collect();
-        let device = if full.len() == 1 { "the device" } else { "the devices" };
-        let shares = ["reads", "appends to logs", "destaging"].into_iter().zip(self.busy[*first]);
+        let mut full: Vec<usize> =
+            (0..self.busy.len()).filter(|device| total(&self.busy[*device]) > 0.999 * fullest).collect();
+        let Some(first) = full.first().copied() else { return "the devices".into() };
+        full.retain(|device| servers.kind(*device) == servers.kind(first));
+        let names: Vec<&str> = full.iter().map(|device| servers.node(*device)).collect();
+        let plural = if full.len() == 1 { "" } else { "s" };
+        let device = format!("the {}device{plural}", servers.kind(first));
+        let shares = ["reads", "appends to logs", "destaging"].into_iter().zip(self.busy[first]);
         let shares: Vec<String> = shares
             .filter(|(_, share)| *share > 0.005)
             .map(|(what, share)| format!("{what} {:.0} %", 100.0 * share))
