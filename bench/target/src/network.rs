@@ -69,7 +69,7 @@ pub fn check(per_second: ByteSize) -> Result<(), TargetError> {
 pub struct NodeNetwork {
     namespace: Arc<Namespace>,
     nodes: u32,
-    /// Ends before the namespace.
+    /// Has the namespace too, until its thread has ended.
     _forward: Forward,
 }
 

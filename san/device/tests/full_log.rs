@@ -162,6 +162,23 @@ fn an_append_waits_for_a_few_writes_of_a_round_and_for_one_read_of_the_scrub() {
 }
 
 #[test]
+fn a_scrub_reads_what_the_log_has_only_if_somebody_asks_for_it() {
+    let settings = Settings { low: 100, begin: u64::MAX, high: 100, when_idle: false, ..Settings::default() };
+    let all_in_log = Shape { log_bytes: 64 << 20, blocks: 512, settings, ..shape(fast_log(), None) };
+    let mut world = World::new(all_in_log, SEED);
+    world.write_until(60 * SECOND, |world| world.store.fill().log_used > 32 << 20);
+    let mut scrubbed = |with_log| {
+        world.store.scrub_with_log(with_log);
+        let before = world.store.scrubbed().bytes;
+        world.write_for(SECOND);
+        world.store.scrubbed().bytes - before
+    };
+    assert_eq!(scrubbed(false), 0);
+    assert!(scrubbed(true) >= 512 * 4096, "all of the volume");
+    assert_eq!(scrubbed(false), 0);
+}
+
+#[test]
 fn a_takeover_does_not_wait_for_a_round_of_what_is_committed() {
     let (_, _, mut world) = fill_and_go_on(very_slow(), 200, 1);
     assert!(world.store.is_destaging());

@@ -160,6 +160,11 @@ impl<D: Data> Store<D> {
         self.settings.scrub = bytes;
     }
 
+    /// Whether the scrub checks what the log has of blocks too, where it is in the log: at first it does not.
+    pub fn scrub_with_log(&mut self, with_log: bool) {
+        self.scrub.with_log(with_log);
+    }
+
     /// The scrub begins anew, at the first.
     pub fn scrub_anew(&mut self) {
         self.scrub.begin_anew();

@@ -102,7 +102,9 @@ fn batch(namespace: &Namespace, program: &str, lines: &str) -> Result<(), Target
 
 /// Runs a command in the namespace.
 fn run(namespace: &Namespace, program: &str, arguments: &[&str], input: &str) -> Result<String, TargetError> {
-    let path = std::env::var("PATH").unwrap_or_default();
+    // An empty part of it would be the current folder.
+    let path = std::env::var("PATH").ok().filter(|path| !path.is_empty());
+    let path = path.unwrap_or_else(|| "/usr/bin:/bin".into());
     let mut command = Command::new(program);
     // They are there, and not every root has them in its path.
     command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");

@@ -191,6 +191,7 @@ impl ReplicaHost {
     /// A full scrub was requested, as fast as its device permits.
     pub(super) fn scrub(&mut self) {
         self.store.scrub_anew();
+        self.store.scrub_with_log(true);
         self.scrub_from = Some(self.store.scrubbed());
     }
 

@@ -301,7 +301,9 @@ impl Replicas {
         // Nothing would be no scrub at all.
         let each = each.max(1);
         for host in self.hosts.values_mut() {
-            host.store.scrub_at(if host.scrubs_fast() { FAST_SCRUB } else { each });
+            let is_ordered = host.scrubs_fast();
+            host.store.scrub_at(if is_ordered { FAST_SCRUB } else { each });
+            host.store.scrub_with_log(is_ordered);
         }
     }
 

@@ -238,7 +238,8 @@ impl<D: Data> Store<D> {
         self.request_io(Purpose::Read(index), IoRequest::Read(reading), out);
     }
 
-    /// What these blocks have now; of a record, if it is still there. The scrub reads nothing of the log, nor what the log has anew.
+    /// What these blocks have now; of a record, if it is still there. A scrub that nobody has asked for reads nothing of the log, nor
+    /// what the log has anew.
     fn resolve(
         &self,
         reader: Reader,
@@ -250,7 +251,7 @@ impl<D: Data> Store<D> {
         found.clear();
         found.extend((block..block + u64::from(blocks)).map(|block| match (record, reader) {
             (Some(number), _) => self.find_in(number, block),
-            (None, Reader::Scrub) if self.index.newest(block).is_some() => BlockSource::Nothing,
+            (None, Reader::Scrub) if self.is_left_to_destaging(block) => BlockSource::Nothing,
             (None, _) => self.find(block),
         }));
     }

@@ -5,8 +5,8 @@
 //!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
 //! ```
 //!
-//! The log is not scrubbed: what it has is destaged when nothing else is to be done, and checked on the way. Nor is what an extent has of a
-//! block that the log has anew: nobody reads that any more.
+//! What the log has of blocks is only scrubbed if a person asks for a scrub: it is destaged when nothing else is to be done. To read it from the
+//! log, where it is scattered, would take a slow device most of its time. What an extent has of such a block nobody reads any more.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::store::Completion;
@@ -53,6 +53,8 @@ pub(crate) struct Scrub {
     rounds: u64,
     /// A pass has ended, and the next has to wait.
     rests: bool,
+    /// What the log has is checked too.
+    with_log: bool,
     pub(crate) scrubbed: Scrubbed,
 }
 
@@ -61,6 +63,11 @@ impl Scrub {
     pub(crate) fn earn(&mut self, bytes: u64, extent: u64) {
         self.budget = (self.budget + bytes).min(bytes.max(extent));
         self.rests = bytes == 0;
+    }
+
+    /// Whether what the log has is checked too.
+    pub(crate) fn with_log(&mut self, with_log: bool) {
+        self.with_log = with_log;
     }
 
     /// The next that is checked is the first.
@@ -117,11 +124,16 @@ impl<D: Data> Store<D> {
                 let first = extent.slot.extent * size;
                 let blocks = size.min(self.meta.state.blocks.saturating_sub(first));
                 self.scrub.budget -= size * BLOCK;
-                let checked = (first..first + blocks).filter(|block| self.index.newest(*block).is_none());
+                let checked = (first..first + blocks).filter(|block| !self.is_left_to_destaging(*block));
                 self.scrub.scrubbed.bytes += checked.count() as u64 * BLOCK;
                 self.scrub_blocks(first, blocks as u32, out);
             }
         }
+    }
+
+    /// The log has this block anew, and the scrub leaves out what the log has.
+    pub(crate) fn is_left_to_destaging(&self, block: u64) -> bool {
+        !self.scrub.with_log && self.index.newest(block).is_some()
     }
 
     fn scrub_blocks(&mut self, first: u64, blocks: u32, out: &mut Vec<Action<D>>) {
