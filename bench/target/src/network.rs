@@ -214,8 +214,8 @@ mod tests {
         let (other, port) = (Ipv4Addr::new(127, 9, 78, 0), 7400);
         let at = SocketAddr::from((Ipv4Addr::new(127, 9, 78, 2), port));
         let network = NodeNetwork::make(ByteSize(MIB), other, 2, &[port]).unwrap();
-        let mut nobody = TcpStream::connect(at).unwrap();
-        assert!(nobody.read(&mut [0]).is_ok_and(|count| count == 0), "nothing listens there");
+        let mut refused = TcpStream::connect(at).unwrap();
+        assert!(refused.read(&mut [0]).is_ok_and(|count| count == 0), "nothing listens there");
         let listener = network.namespace.within(|| TcpListener::bind(at).unwrap()).unwrap();
         let answers = std::thread::spawn(move || {
             let (mut stream, from) = listener.accept().unwrap();

@@ -100,7 +100,7 @@ pub(crate) struct Cache {
     counts: CacheCounts,
     /// The region that it is to have, when nothing is written to the present one or read from it any more.
     next: Option<Region>,
-    /// The region that it had before, until that is asked for.
+    /// The region that it had before, until a caller asks for it.
     given_back: Option<Region>,
 }
 

@@ -10,7 +10,7 @@ use crate::process::exit::Exit;
 /// second, at every node. What is not given is as in a new cluster.
 ///
 /// A resync copies 256 KiB at a time to each returning copy, or more if that is needed for its share: of what a volume has in flight, so many
-/// per cent are then copies. A scrub reads all data in turn, to find corrupt blocks before a client needs them.
+/// per cent are then copies. A scrub reads the data of all extents in turn, to find corrupt blocks before a client needs them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline san reserve --resync 30%\n  \
     loadline san reserve --resync 30% --scrub 20MiB\n  loadline san reserve --none")]

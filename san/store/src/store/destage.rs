@@ -268,7 +268,7 @@ impl<D: Data> Store<D> {
             return MOST_AT_ONCE as usize;
         }
         if backlog < enough && !self.reads.are_idle() {
-            // There is time, and somebody waits for the device.
+            // The log has room, and a read waits for the device.
             return 1;
         }
         let least = self.settings.at_once.max(1);

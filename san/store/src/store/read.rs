@@ -238,8 +238,7 @@ impl<D: Data> Store<D> {
         self.request_io(Purpose::Read(index), IoRequest::Read(reading), out);
     }
 
-    /// What these blocks have now; of a record, if it is still there. A scrub that nobody has asked for reads nothing of the log, nor
-    /// what the log has anew.
+    /// What these blocks have now; of a record, if it is still there. The background scrub leaves out blocks whose newest data is in the log.
     fn resolve(
         &self,
         reader: Reader,

@@ -5,8 +5,8 @@
 //!                 └─▶ the next slots ──▶ reads them ──────────▶ not as in memory: written again
 //! ```
 //!
-//! What the log has of blocks is only scrubbed if a person asks for a scrub: it is destaged when nothing else is to be done. To read it from the
-//! log, where it is scattered, would take a slow device most of its time. What an extent has of such a block nobody reads any more.
+//! Blocks whose newest data is in the log are scrubbed only if a person asks for a scrub: there they are scattered, and to read them all the
+//! time takes most of a slow device. They are destaged when nothing else is to be done. What their extents have is not read any more.
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::store::Completion;
