@@ -1,6 +1,6 @@
 //! The two ends of the interval: how many I/Os a second volumes with fixed numbers of outstanding I/Os get of devices.
 
-use super::costs::{BLOCK, Costs, ROOM, record_length};
+use super::costs::{BLOCK, Costs, ROOM, record_length, slowing};
 use super::servers::{Home, Servers};
 use super::{Load, Software, Volume};
 
@@ -8,6 +8,10 @@ use super::{Load, Software, Volume};
 const ROUNDS: usize = 200;
 /// A device that is busy for all but this share of the time is full.
 const FULL: f64 = 1e-9;
+/// While destaging frees so many times the backlog within which writers are slowed down, their rate comes within 2 % of what destaging frees:
+/// with the price p, dp/dt = E / span (1 / p - 1), so E t / span = -p - ln(1 - p), which is 2.9 for p = 0.98. One more, because the least that
+/// is freed is not known.
+const SETTLES: f64 = 4.0;
 /// What a log has at the least when writers are slowed down (`san/store/src/store/throttle.rs`), of its size.
 pub(super) const SLOW: f64 = 0.5;
 
@@ -253,12 +257,17 @@ pub(super) fn destaged_at_least(found: &Found, load: &Load, volumes: &[Placed], 
 }
 
 /// Whether the logs of all volumes are full when the window begins, if so much is written and so much is freed by destaging, in writes a
-/// second.
+/// second; and writers had been slowed down for so long by then that they get no more than is freed.
 pub(super) fn are_full(written: &Found, freed: &Found, load: &Load, volumes: &[Placed]) -> bool {
     let each = written.each.iter().zip(&freed.each).zip(volumes);
     each.into_iter().all(|((iops, freed), volume)| {
-        let more = (iops * load.write_share - freed) * load.warm_up * record(load);
-        more >= ROOM * load.log as f64 * volume.stripes.len() as f64
+        let logs = load.log as f64 * volume.stripes.len() as f64;
+        let (slow, high) = slowing(load.log as f64);
+        let share = |backlog: f64| backlog / load.log as f64 * logs;
+        let fills = (iops * load.write_share - freed) * record(load);
+        let slowed_s = load.warm_up - share(slow) / fills;
+        let settles = freed * record(load) * slowed_s >= SETTLES * share(high - slow).max(0.0);
+        fills * load.warm_up >= ROOM * logs && settles
     })
 }
 

@@ -136,6 +136,15 @@ fn scattered(blocks: u64, load: &Load) -> u64 {
     1 + changes.round() as u64
 }
 
+/// Between which backlogs of a log of so many bytes a write gets dearer, from nothing to what destaging frees
+/// (`san/store/src/store/throttle.rs`).
+pub(super) fn slowing(log: f64) -> (f64, f64) {
+    let round = (ROUND as f64).min(log / 4.0);
+    let high = (HIGH_SHARE * log).min(ROOM * log - round);
+    let low = BEGIN_SHARE * log + round;
+    (low + (high - low).max(0.0) / 2.0, high)
+}
+
 /// Writes of clients in a round of destaging, and those that are in the log after one when it is destaged: at the most, those with which
 /// writers get no more than what is freed; at the least, those with which destaging begins.
 fn round_and_behind(load: &Load, end: End) -> (f64, f64) {

@@ -166,6 +166,16 @@ fn a_log_device_takes_a_burst_and_then_writes_are_what_the_capacity_device_desta
 }
 
 #[test]
+fn a_large_log_slows_writers_down_for_so_long_that_it_still_takes_writes_in_the_window() {
+    // Of a log of 1 GiB writers fill 544 MiB in about 13 s. From there on the price p of a write rises by dp/dt = E / span (1 / p - 1), with
+    // E = 100 records a second and a span of 173 MiB: -p - ln(1 - p) = E t / span, so p = 0.43 after 47 s. Writers get E / p.
+    let large = Load { working_set: 1 << 50, log: 1 << 30, warm_up: 60.0, seconds: 80.0, ..load(1.0) };
+    let one = [volume(&[1], 32.0)];
+    assert!(of(&hybrid(1), large, &one).iops.high >= 100.0 / 0.45);
+    near(of(&hybrid(1), Load { warm_up: 1e5, seconds: 1e5 + 20.0, ..large }, &one).iops.high, 100.0);
+}
+
+#[test]
 fn what_is_written_over_in_the_log_is_not_destaged() {
     // 8 MiB in a log of 32 MiB, so 2,048 places and records of 4,608 bytes. The log has 62.5 % and half a MiB at the most, 4,665 records:
     // exp(-4,665 / 2,048) = 0.1025 of the writes are destaged, of 1,820 in a round 187, in 170 runs.
