@@ -138,28 +138,24 @@ fn a_volume_that_requires_tls_is_served_by_tls_alone_from_any_node() {
     assert!(nbdinfo(&plain).0);
 }
 
-/// Connections that were made with an access end when it is revoked, and not only those that are made later: at the owner of a volume,
-/// at a node that forwards, and at the API, by a certificate and by a token.
+/// An access is let in as soon as it is made, also by a node that has not noticed it yet. Connections that were made with it end when it is
+/// revoked, and not only those that are made later: at the owner of a volume, at a node that forwards, and at the API, by a certificate
+/// and by a token.
 #[test]
-fn what_an_access_has_let_in_ends_when_it_is_revoked() {
+fn an_access_is_let_in_once_it_is_made_and_what_it_has_let_in_ends_when_it_is_revoked() {
     if !hosts::possible() {
         return;
     }
     let cluster = Cluster::start_on_hosts(2, &[], "");
     cluster.loadline(&["volume", "create", "d", "--size", "16MiB", "--at", "node-1"]);
     cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    let unnoticed = cluster.stop_thread(1, "config-watch");
     let (vm, other) = (access(&cluster, "vm", "client", &[]), access(&cluster, "other", "client", &[]));
     let (bob, graph) =
         (access(&cluster, "bob", "operator", &[]), access(&cluster, "graph", "viewer", &["--token"]));
     let token = std::fs::read_to_string(graph).expect("it was written");
     let addresses = cluster.addresses();
     let authority = cluster.node_folder(1).join("identity/cluster-ca.pem");
-    let connect =
-        |node: usize, folder: &Path| tls::nbd(addresses[node - 1], "d", folder).expect("it is let in");
-    let (mut owned, mut forwarded) = (connect(1, &vm), connect(2, &vm));
-    let mut others = [connect(1, &other), connect(2, &other)];
-    owned.write(1, 1).expect("it is written");
-    forwarded.write(2, 2).expect("it is written");
     let by_certificate = "GET /v1/local HTTP/1.1\r\n".to_owned();
     let by_token = format!("{by_certificate}Authorization: Bearer {}\r\n", token.trim());
     let mut calls = [
@@ -169,6 +165,13 @@ fn what_an_access_has_let_in_ends_when_it_is_revoked() {
     for (stream, head) in &mut calls {
         assert_eq!(tls::status(stream, head).expect("it is answered"), 200);
     }
+    let connect =
+        |node: usize, folder: &Path| tls::nbd(addresses[node - 1], "d", folder).expect("it is let in");
+    let (mut owned, mut forwarded) = (connect(1, &vm), connect(2, &vm));
+    let mut others = [connect(1, &other), connect(2, &other)];
+    owned.write(1, 1).expect("it is written");
+    forwarded.write(2, 2).expect("it is written");
+    drop(unnoticed);
     for name in ["vm", "bob", "graph"] {
         cluster.loadline(&["san", "access", "remove", name, "--config", &settings(&cluster, 1)]);
     }

@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod hosts;
 pub(crate) mod machine;
+pub(crate) mod threads;
 pub(crate) mod tls;
 
 use std::net::Ipv4Addr;
@@ -243,6 +244,11 @@ impl Cluster {
     pub(crate) fn signal(&self, node: u8, signal: &str) {
         let child = self.nodes[node as usize - 1].as_ref().expect("it runs");
         run(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
+    }
+
+    /// Stops one thread of a node's process, until what is returned is dropped.
+    pub(crate) fn stop_thread(&self, node: u8, name: &str) -> threads::Stopped {
+        threads::Stopped::stop(self.nodes[node as usize - 1].as_ref().expect("it runs").id(), name)
     }
 
     /// What a node answers to this request of HTTP, which must succeed.

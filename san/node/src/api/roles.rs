@@ -1,6 +1,6 @@
 //! What a caller of the API may do. A viewer only reads: it may GET. An operator may do everything.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -14,6 +14,9 @@ use crate::identity::access::{Role, proof_of};
 use crate::node::Node;
 use crate::node::refusals::EPISODE;
 
+/// How long a caller waits for the configuration to be read that has an access which this node does not know.
+const READ: Duration = Duration::from_millis(3500);
+
 /// Lets a request through if its caller may do it.
 pub(super) async fn refuse_strangers(
     State(node): State<Node>,
@@ -23,14 +26,22 @@ pub(super) async fn refuse_strangers(
 ) -> Response {
     let Caller::Remote { address, certificate, proofs } = caller else { return next.run(request).await };
     let now = Instant::now();
-    let by_certificate = node.role_of(certificate.as_deref(), None);
     let token = bearer(request.headers());
-    let role = by_certificate.or_else(|| node.role_of(None, token));
+    let roles = || {
+        let by_certificate = node.role_of(certificate.as_deref(), None);
+        (by_certificate, by_certificate.or_else(|| node.role_of(None, token)))
+    };
+    let (mut by_certificate, mut role) = roles();
     // Others at the same address, or in the same network of IPv6, do not shut a caller out that has an access.
     if role.is_none() && node.state().refusals.are_many(address, now) {
         let seconds = EPISODE.as_secs();
         let message = format!("too many requests of {address} were refused: try again in {seconds} s");
         return refusal(StatusCode::TOO_MANY_REQUESTS, message);
+    }
+    if role.is_none() && (certificate.is_some() || token.is_some()) {
+        // It may have been made a moment ago.
+        node.refresh_within(READ).await;
+        (by_certificate, role) = roles();
     }
     let needed = if request.method() == Method::GET { Role::Viewer } else { Role::Operator };
     let (status, message) = match role {

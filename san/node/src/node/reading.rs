@@ -58,7 +58,7 @@ impl Node {
 
     /// Reads the configuration if the store answers within this time, or within [`AWAY`] if it did not answer when it was asked last. Returns
     /// whether it did: if not, what was known before is all that is known.
-    pub(in crate::node) async fn refresh_within(&self, limit: Duration) -> bool {
+    pub(crate) async fn refresh_within(&self, limit: Duration) -> bool {
         let is_away = self.state().store.fault().is_some();
         let limit = if is_away { limit.min(AWAY) } else { limit };
         matches!(tokio::time::timeout(limit, self.refresh()).await, Ok(Ok(())))
