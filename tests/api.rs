@@ -46,7 +46,10 @@ fn the_api_is_as_it_is_described() {
     let described: serde_json::Value =
         serde_json::from_str(&cluster.http(1, "/v1/openapi.json")).expect("it is JSON");
     let mut asked = 0;
-    for (path, operations) in described["paths"].as_object().expect("there are some") {
+    // A stream does not end: `tests/follow.rs` follows it.
+    let ends = |path: &&String| path.as_str() != "/v1/stream";
+    let paths = described["paths"].as_object().expect("there are some");
+    for (path, operations) in paths.iter().filter(|(path, _)| ends(path)) {
         for method in operations.as_object().expect("there are some").keys() {
             let path = path.replace("{name}", "no-such").replace("{id}", "77");
             let (status, answer) = cluster.request(1, &method.to_uppercase(), &path, "{\"no\": 1}");

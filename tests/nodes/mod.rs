@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod client;
+pub(crate) mod follower;
 pub(crate) mod hosts;
 pub(crate) mod machine;
 pub(crate) mod threads;

@@ -46,6 +46,7 @@ mod connection;
 pub(crate) mod connections;
 mod listener;
 mod roles;
+mod stream;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -142,6 +143,7 @@ fn router(node: Node) -> Router {
         )
         .route("/v1/status", get(async |State(node): State<Node>| node.status().await.map(Json)))
         .route("/v1/local", get(async |State(node): State<Node>| Json(node.local().await)))
+        .route("/v1/stream", get(stream::follow))
         .route("/v1/support", get(async |State(node): State<Node>| Json(node.support())))
         .route(
             "/v1/volumes",

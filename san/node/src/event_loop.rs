@@ -25,7 +25,7 @@
 //! | [`tracer`] | follows single requests from their arrival to their answer |
 //! | `rest` | what the loop does when there is nothing to do |
 //! | [`confirmed`], `backlog` | hosts that do not confirm what they are sent; clients that have many answers to read |
-//! | [`counts`] | what is counted of I/O |
+//! | [`counts`], [`latencies`] | what is counted of I/O |
 //! | `blocks`, `keys` | whole blocks of what clients write; keys of connections |
 
 mod admission;
@@ -40,6 +40,7 @@ mod direct_reads;
 mod front_ends;
 mod held_back;
 mod keys;
+pub mod latencies;
 mod leave;
 mod limiter;
 mod peer_receiver;

@@ -169,9 +169,9 @@ impl Node {
             "Bytes that are to be copied to a replica that comes back.",
         );
         for (name, of) in &volumes {
-            for (replica, blocks) in &of.returning {
-                let labels = [("volume", name.as_str()), ("replica", &replica.0.to_string())];
-                page.value("loadline_resync_left_bytes", &labels, (blocks * BLOCK) as f64);
+            for returning in &of.returning {
+                let labels = [("volume", name.as_str()), ("replica", &returning.replica.0.to_string())];
+                page.value("loadline_resync_left_bytes", &labels, (returning.left * BLOCK) as f64);
             }
         }
         let records: Vec<_> = catalog
@@ -302,7 +302,7 @@ fn of_process(page: &mut Page) {
         "counter",
         "CPU time by part: threads of the data path (loop-N), of the configuration, and all other.",
     );
-    let mut rest = cpu_of("/proc/self/stat").unwrap_or_default();
+    let mut rest = cpu_seconds();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let Ok(thread) = std::fs::read_to_string(task.path().join("comm")) else { continue };
         let thread = thread.trim();
@@ -314,10 +314,20 @@ fn of_process(page: &mut Page) {
         }
     }
     page.value(name, &[("part", "other")], rest.max(0.0));
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
     page.metric("process_resident_memory_bytes", "gauge", "Memory of the process.");
-    page.value("process_resident_memory_bytes", &[], pages * 4096.0);
+    page.value("process_resident_memory_bytes", &[], resident_bytes() as f64);
+}
+
+/// User and system time of this process, seconds; 0 if the kernel does not tell.
+pub(crate) fn cpu_seconds() -> f64 {
+    cpu_of("/proc/self/stat").unwrap_or_default()
+}
+
+/// Resident memory of this process, bytes; 0 if the kernel does not tell.
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
 }
 
 /// User and system time of a process or thread, seconds.

@@ -91,6 +91,7 @@ use crate::config::url::StoreUrl;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
 use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
+use crate::node::manage::follow::Samples;
 use crate::node::read_caches::Lent;
 use crate::settings::NodeSettings;
 use crate::unusable::Unusable;
@@ -249,6 +250,8 @@ struct Inner {
     state: Mutex<NodeState>,
     /// Connections of the API.
     api: Connections,
+    /// What those get who follow this node.
+    samples: Samples,
     /// Reads of the configuration that tasks share.
     reading: reading::Reading,
     /// The node ends by order, and takes no more clients.
@@ -330,6 +333,7 @@ impl Node {
             helpers,
             state,
             api: Connections::default(),
+            samples: Samples::default(),
             reading: reading::Reading::default(),
             leaving: watch::Sender::default(),
             restart: Notify::new(),
@@ -374,6 +378,11 @@ impl Node {
         &self.0.settings.api_names
     }
 
+    /// What followers get of this node.
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.0.samples
+    }
+
     pub(crate) fn api_connections(&self) -> &Connections {
         &self.0.api
     }
@@ -382,6 +391,11 @@ impl Node {
         self.0.cluster
     }
 
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.0.me.incarnation.0
+    }
+
+    /// Its id.
     pub(crate) fn id(&self) -> u32 {
         self.0.me.node.0
     }

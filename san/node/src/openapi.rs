@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::api::{Attach, Detach, Fault};
 use crate::config::catalog::Reserve;
 use crate::node::manage::{
-    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, LimitVolume, LocalView, MadeVolume, Move,
-    Recover, RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView,
-    Use, VolumeView,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, Followed, LimitVolume, LocalView, MadeVolume,
+    Move, Recover, RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests,
+    TraceView, Use, VolumeView,
 };
 
 type Made = fn(&mut SchemaGenerator) -> Schema;
@@ -22,9 +22,17 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All of the API that speaks JSON.
-const ROUTES: [Route; 28] = [
+const ROUTES: [Route; 29] = [
     ("get", "/v1/status", "How everything is", None, of::<StatusView>),
     ("get", "/v1/local", "What this node reports of itself; other nodes ask for it", None, of::<LocalView>),
+    (
+        "get",
+        "/v1/stream",
+        "Follow this node: server-sent events, each with one of these as its name and content, until the connection ends after ten minutes at \
+         most. The header Last-Event-ID names the line of the log after which lines are sent",
+        None,
+        of::<Followed>,
+    ),
     (
         "get",
         "/v1/support",
@@ -138,12 +146,13 @@ pub(crate) fn document() -> Value {
     let mut generator = settings.into_generator();
     let mut paths = Map::new();
     for (method, path, summary, body, answer) in ROUTES {
-        let answers = |schema: Value, what: &str| json!({ "description": what, "content": { "application/json": { "schema": schema } } });
+        let kind = if path == "/v1/stream" { "text/event-stream" } else { "application/json" };
+        let answers = |schema: Value, what: &str, kind: &str| json!({ "description": what, "content": { kind: { "schema": schema } } });
         let answer = serde_json::to_value(answer(&mut generator)).expect("a schema is JSON");
         let fault = serde_json::to_value(of::<Fault>(&mut generator)).expect("a schema is JSON");
         let mut operation = json!({
             "summary": summary,
-            "responses": { "200": answers(answer, "Done"), "default": answers(fault, "Not done, and why") },
+            "responses": { "200": answers(answer, "Done", kind), "default": answers(fault, "Not done, and why", "application/json") },
         });
         if let Some(body) = body {
             let body = serde_json::to_value(body(&mut generator)).expect("a schema is JSON");

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io::Write;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use loadline_san_node::recent;
+use loadline_san_node::recent::{self, LogLine};
 use loadline_study::when::When;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -88,7 +88,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         // Under the lock, so that lines are in the order of their times.
         let time = When::now();
         let line = text(&time, *event.metadata().level(), &logged, repeated);
-        recent::add(&line);
+        recent::add(logged.keep(line.clone(), *event.metadata().level()));
         match self.format {
             LogFormat::Text => eprint_line!("{line}"),
             LogFormat::Json => {
@@ -106,6 +106,27 @@ struct LogEvent {
     /// The sentence. It names everything that the fields have, for people.
     message: String,
     fields: Map<String, Value>,
+}
+
+impl LogEvent {
+    /// What those read who ask the node for its log.
+    fn keep(&self, text: String, level: Level) -> LogLine {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let field = |name: &str| match self.fields.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        };
+        LogLine {
+            text,
+            at_ms: since.as_millis() as u64,
+            level: name(level).into(),
+            message: self.message.replace(char::is_control, " "),
+            volume: field("volume"),
+            device: field("device"),
+            node: field("node"),
+            ..LogLine::default()
+        }
+    }
 }
 
 impl Visit for LogEvent {

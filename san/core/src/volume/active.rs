@@ -53,6 +53,8 @@ pub(super) struct Active<D> {
     pub(super) returning: BTreeMap<ReplicaId, Returning>,
     /// The number of requests for changed blocks so far.
     pub(super) scans: u32,
+    /// Blocks of all copies that were begun to returning replicas.
+    pub(super) copied: u64,
     /// The time of the last step.
     ticked: Moment,
     /// Replicas that have departed, and have less than they had then: the record is to say so before anything else.
@@ -103,6 +105,7 @@ impl<D: Clone> Active<D> {
             withheld: Vec::new(),
             returning: BTreeMap::new(),
             scans: 0,
+            copied: 0,
             ticked: now,
             lost: BTreeSet::new(),
             retries: BTreeMap::new(),
@@ -143,10 +146,6 @@ impl<D: Clone> Active<D> {
 
     pub(super) fn unanswered(&self) -> usize {
         self.jobs.clients() + self.held.len() + self.withheld.len()
-    }
-
-    pub(super) fn returning(&self) -> Vec<(ReplicaId, u64)> {
-        self.returning.iter().map(|(replica, returning)| (*replica, returning.left())).collect()
     }
 
     /// The record has changed, or a change was proposed: the sets of replicas that must have entries follow from both.

@@ -51,6 +51,7 @@ use crate::rule::{Rule, left_out};
 use crate::swap::{Outcome, Swap, WentBack};
 
 pub use interface::*;
+pub use returning::ReturnProgress;
 
 use active::Active;
 use clients::Clients;
@@ -140,8 +141,16 @@ impl<D: Clone> Volume<D> {
         self.c.blocked.as_ref()
     }
 
-    /// Returning replicas, with the blocks that are still to be copied, as far as they are known.
-    pub fn returning(&self) -> Vec<(ReplicaId, u64)> {
+    /// Blocks that were copied to returning replicas since this node serves the volume. A block that was copied again counts again.
+    pub fn copied(&self) -> u64 {
+        match &self.role {
+            Role::Active(active) => active.copied,
+            _ => 0,
+        }
+    }
+
+    /// How far replicas are that return.
+    pub fn returning(&self) -> Vec<ReturnProgress> {
         match &self.role {
             Role::Active(active) => active.returning(),
             _ => Vec::new(),

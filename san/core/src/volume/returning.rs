@@ -11,6 +11,7 @@ mod steps;
 
 use std::ops::Range;
 
+use super::active::Active;
 use crate::ids::{Epoch, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
@@ -24,6 +25,19 @@ pub(super) struct Retry {
     not_before: Moment,
     /// How often in a row the replica answered, and did not carry out its requests.
     stalls: u32,
+}
+
+/// How far the return of a replica is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReturnProgress {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Blocks that are still to be copied, as far as is known.
+    pub left: u64,
+    /// Blocks of copies that were begun in this return. A block that is copied again counts again.
+    pub copied: u64,
+    /// Everything is copied, and not only what was changed while the replica was away.
+    pub is_full: bool,
 }
 
 /// A returning replica.
@@ -46,6 +60,8 @@ pub(super) struct Returning {
     /// The request to the source that is under way.
     scanning: Option<Scan>,
     copying: u32,
+    /// Blocks of the copies that were begun.
+    copied: u64,
     /// The last entry because of which a block was not copied.
     spared: Sequence,
     /// The epoch of the order to return, which the replica promises to follow before it answers.
@@ -67,6 +83,12 @@ enum ReturnStage {
     Ordered(Moment),
     Copying,
     Joining,
+}
+
+impl<D> Active<D> {
+    pub(super) fn returning(&self) -> Vec<ReturnProgress> {
+        self.returning.iter().map(|(replica, returning)| returning.progress(*replica)).collect()
+    }
 }
 
 impl Returning {
@@ -103,11 +125,11 @@ impl Returning {
         self.stage == ReturnStage::Joining
     }
 
-    /// Blocks that are still to be copied, as far as is known.
-    pub(super) fn left(&self) -> u64 {
-        self.to_copy.count()
-            + self.put_off.count()
-            + self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count())
+    /// How far the return is.
+    pub(super) fn progress(&self, replica: ReplicaId) -> ReturnProgress {
+        let unreadable = self.unreadable.as_ref().map_or(0, |(blocks, _)| blocks.count());
+        let left = self.to_copy.count() + self.put_off.count() + unreadable;
+        ReturnProgress { replica, left, copied: self.copied, is_full: self.departed.epoch == Epoch(0) }
     }
 
     /// An entry was issued, and the replica will get it: its blocks need not be copied. But until the replica has the

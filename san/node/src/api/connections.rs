@@ -10,7 +10,7 @@ pub(crate) struct Connections(watch::Sender<bool>);
 
 impl Connections {
     /// A connection is one of these until it drops what this returns.
-    pub(super) fn enter(&self) -> Connected {
+    pub(crate) fn enter(&self) -> Connected {
         Connected(self.0.subscribe())
     }
 
@@ -22,11 +22,11 @@ impl Connections {
 }
 
 /// A connection of the API.
-pub(super) struct Connected(watch::Receiver<bool>);
+pub(crate) struct Connected(watch::Receiver<bool>);
 
 impl Connected {
     /// Until it is to end.
-    pub(super) async fn is_to_end(&mut self) {
+    pub(crate) async fn is_to_end(&mut self) {
         if self.0.wait_for(|ends| *ends).await.is_err() {
             // The node is gone, so it does not order that any more.
             std::future::pending().await

@@ -9,7 +9,7 @@ use loadline_san_core::layout::Layout;
 use loadline_san_core::record::Record;
 use loadline_san_core::replica;
 use loadline_san_core::swap::Answer;
-use loadline_san_core::volume::{self, CommandError, view};
+use loadline_san_core::volume::{self, CommandError, ReturnProgress, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
@@ -293,8 +293,10 @@ pub struct VolumeState {
     pub bound: usize,
     /// Requests that are not answered.
     pub unanswered: usize,
-    /// Replicas that are coming back, with the blocks that are still to be copied.
-    pub returning: Vec<(ReplicaId, u64)>,
+    /// Blocks that were copied to replicas that came back, since this node serves it.
+    pub copied: u64,
+    /// How far replicas are that are coming back.
+    pub returning: Vec<ReturnProgress>,
     /// What this node reports of it at this moment.
     pub view: view::View,
     /// What its clients here have asked.

@@ -1,5 +1,7 @@
 //! What is counted of I/O: how often, how much, how long it took.
 
+use super::latencies::Latencies;
+
 /// Upper bounds of the classes of a histogram of latencies, nanoseconds. What takes longer is in one more class.
 pub const BOUNDS_NS: [u64; 16] = [
     25_000,
@@ -38,7 +40,7 @@ pub struct Count {
 impl Count {
     /// One has ended.
     #[inline]
-    pub(super) fn add(&mut self, bytes: u64, took_ns: u64, succeeded: bool) {
+    pub(crate) fn add(&mut self, bytes: u64, took_ns: u64, succeeded: bool) {
         if !succeeded {
             self.errors += 1;
             return;
@@ -70,6 +72,10 @@ pub struct FrontEnd {
     pub read_here: u64,
     /// Bytes that were asked of copies on other nodes.
     pub read_elsewhere: u64,
+    /// How long reads of data took that succeeded.
+    pub read_latencies: Latencies,
+    /// The same of writes of data.
+    pub write_latencies: Latencies,
 }
 
 /// What a replica has asked of one of its areas.

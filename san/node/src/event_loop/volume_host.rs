@@ -348,6 +348,12 @@ impl VolumeHost {
         queue.blocks -= at_work.blocks;
         queue.extents -= at_work.extents;
         let counts = &mut self.front_end;
+        let took_ns = now.since(at_work.since);
+        match at_work.kind {
+            Kind::Read if succeeded => counts.read_latencies.add(took_ns),
+            Kind::Write if succeeded => counts.write_latencies.add(took_ns),
+            _ => {}
+        }
         let count = match at_work.kind {
             Kind::Read => &mut counts.read,
             Kind::Map => &mut counts.map,
@@ -356,7 +362,7 @@ impl VolumeHost {
             Kind::Trim => &mut counts.trim,
             Kind::Flush => &mut counts.flush,
         };
-        count.add(at_work.bytes, now.since(at_work.since), succeeded);
+        count.add(at_work.bytes, took_ns, succeeded);
         Some(at_work)
     }
 

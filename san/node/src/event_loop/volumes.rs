@@ -149,6 +149,7 @@ impl Volumes {
             clients: host.clients,
             bound: bound(*id) + host.bound_coming(),
             unanswered: host.volume.unanswered(),
+            copied: host.volume.copied(),
             returning: host.volume.returning(),
             view: host.volume.view(crate::clock::now()),
             front_end: host.front_end,

@@ -8,6 +8,7 @@ mod change;
 mod create;
 mod devices;
 mod faults;
+pub(crate) mod follow;
 pub(super) mod growth;
 pub(super) mod health;
 mod limit;
@@ -19,6 +20,7 @@ mod recover;
 mod remove_left;
 mod reserve;
 pub(crate) mod room;
+mod sample;
 mod scrub;
 mod show;
 mod speed;
@@ -47,15 +49,17 @@ pub use create::MadeVolume;
 pub(super) use create::is_new;
 pub use devices::AddDevice;
 pub use faults::TestFault;
+pub use follow::{Followed, Hello};
 pub use limit::LimitVolume;
 pub use local::{
-    CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalView, LocalVolume,
-    ModelView, OwnerView, SessionView, Usable,
+    CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LocalView,
+    LocalVolume, ModelView, OwnerView, SessionView, Usable,
 };
 pub use nodes::{Drain, Move};
 pub(super) use plan::{has_ended, is_of};
 pub use recover::Recover;
 pub(super) use remove_left::{Left, RemoveLeft};
+pub use sample::{DeviceSample, Ios, ReplicaSample, Sample, VolumeSample};
 pub use scrub::ScrubView;
 pub use show::{DeviceView, Health, NodeView, ReplicaView, StatusView, VolumeView};
 pub use support::{HostView, SupportSettings, SupportView};

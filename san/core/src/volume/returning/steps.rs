@@ -76,6 +76,7 @@ impl<D: Clone> Active<D> {
                 scan: Some(0),
                 scanning: None,
                 copying: 0,
+                copied: 0,
                 spared: Sequence(0),
                 promised: Epoch(0),
             };
@@ -403,6 +404,8 @@ impl<D: Clone> Active<D> {
             let blocks = (range.end - range.start).min(together);
             returning.to_copy.remove(&(range.start..range.start + blocks));
             returning.copying += 1;
+            returning.copied += blocks;
+            self.copied += blocks;
             let piece = Piece { group: returning.group, block: range.start, blocks };
             self.copy(replica, piece, &layout);
         }

@@ -413,8 +413,7 @@ impl<'a> Judge<'a> {
         for (index, group) in served.groups.iter().enumerate() {
             let part = part(record, index);
             if group.in_sync < volume.copies as usize {
-                let comes = |(replica, _): &&(u64, u64)| self.fault(*replica).is_none();
-                let returning = served.returning.iter().any(|replica| comes(&replica));
+                let returning = served.returning.iter().any(|of| self.fault(of.replica).is_none());
                 let health = if returning { Health::Resyncing } else { Health::Degraded };
                 found.worst = found.worst.max(Some(health));
             }

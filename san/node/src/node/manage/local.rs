@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use loadline_san_core::ids::{Incarnation, NodeId, Owner};
-use loadline_san_core::volume::Status;
 use loadline_san_core::volume::view::{self, Session};
+use loadline_san_core::volume::{ReturnProgress, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -102,7 +102,7 @@ impl Doing {
         matches!(self, Doing::Active | Doing::Changing)
     }
 
-    fn of(status: Status) -> Doing {
+    pub(super) fn of(status: Status) -> Doing {
         match status {
             Status::Watching => Doing::Watching,
             Status::Claiming => Doing::Claiming,
@@ -133,8 +133,21 @@ pub struct LocalVolume {
     pub groups: Vec<LocalGroup>,
     /// The replicas to which the node has a session or asks for one.
     pub members: Vec<LocalMember>,
-    /// Replicas that are coming back, with the blocks that are still to be copied.
-    pub returning: Vec<(u64, u64)>,
+    /// Replicas that are coming back.
+    pub returning: Vec<LocalReturn>,
+}
+
+/// How far a replica is that is coming back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LocalReturn {
+    /// Its id.
+    pub replica: u64,
+    /// Blocks that are still to be copied.
+    pub left: u64,
+    /// Blocks of the copies that were begun.
+    pub copied: u64,
+    /// Everything is copied, and not only what was changed while it was away.
+    pub full: bool,
 }
 
 /// A group of a volume, as its owner sees it.
@@ -334,7 +347,7 @@ impl Node {
     }
 
     /// How each loop is at this moment; nothing of one that does not answer in time.
-    async fn fresh_loops(&self, limit: Duration) -> Vec<Option<LoopState>> {
+    pub(super) async fn fresh_loops(&self, limit: Duration) -> Vec<Option<LoopState>> {
         let ask = |(number, orders): (u32, &crate::event_loop::LoopSender)| {
             let (answer, answered) = oneshot::channel();
             self.state().state_requests.entry(number).or_default().push(answer);
@@ -425,6 +438,10 @@ async fn fetch(
     Ok(report)
 }
 
+fn returning(of: &ReturnProgress) -> LocalReturn {
+    LocalReturn { replica: of.replica.0, left: of.left, copied: of.copied, full: of.is_full }
+}
+
 fn volume(of: &LoopVolume) -> LocalVolume {
     let view::View { status, blocked, epoch, owner, groups, members, .. } = &of.view;
     let group = |group: &view::GroupView| LocalGroup {
@@ -446,7 +463,7 @@ fn volume(of: &LoopVolume) -> LocalVolume {
         owner: owner.map(OwnerView::from),
         groups: groups.iter().map(group).collect(),
         members: members.iter().map(member).collect(),
-        returning: of.returning.iter().map(|(replica, blocks)| (replica.0, *blocks)).collect(),
+        returning: of.returning.iter().map(returning).collect(),
     }
 }
 

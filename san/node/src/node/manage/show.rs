@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::health::Judge;
 use super::limit::LimitVolume;
-use super::local::{LocalDevice, ModelView, OLDER, Reports, Usable};
+use super::local::{LocalDevice, LocalReturn, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
 use super::{ManageError, room, speed};
 use crate::config::ConfigError;
@@ -99,6 +99,10 @@ pub struct ReplicaView {
     pub epoch: Option<u64>,
     /// Bytes that are still to be copied to it, as the volume's owner reports.
     pub left_bytes: Option<u64>,
+    /// Bytes that this resync has copied to it, if one is under way.
+    pub copied_bytes: Option<u64>,
+    /// Whether the resync copies everything, and not only what was changed while it was away; if one is under way.
+    pub full_resync: Option<bool>,
     /// It is to leave where it is.
     pub leaving: bool,
     /// Why it is not made, does not leave, or cannot be used, and what becomes of it.
@@ -368,8 +372,9 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
     let name = |node: u32| catalog.nodes.get(&node).map(|(node, _)| node.name.clone());
     let served = record.as_ref().and_then(|record| judge.serving(id, record));
-    let returning: BTreeMap<u64, u64> =
-        served.map(|(_, served)| served.returning.iter().copied().collect()).unwrap_or_default();
+    let returning: BTreeMap<u64, LocalReturn> = served
+        .map(|(_, served)| served.returning.iter().map(|of| (of.replica, *of)).collect())
+        .unwrap_or_default();
     let is_blocked = record.as_ref().is_some_and(|record| judge.blocked(id, record).is_some());
     let in_sync = |id: u64| {
         record.as_ref().is_some_and(|r| r.groups.iter().any(|g| g.in_sync.contains(&ReplicaId(id))))
@@ -389,7 +394,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
             let of = (record.as_ref(), *replica_id, replica, volume.attached.is_some());
             let unusable_note = unusable.filter(|_| !leaves).and_then(|_| note(catalog, of));
             // Of one that is away nothing is being copied.
-            let left = reported.and(returning.get(replica_id)).filter(|_| !in_sync(*replica_id));
+            let resync = reported.and(returning.get(replica_id)).filter(|_| !in_sync(*replica_id));
             ReplicaView {
                 id: *replica_id,
                 group: replica.group,
@@ -415,11 +420,13 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
                     }
                     (ReplicaState::Ready, None) if is_blocked => "undecided".into(),
                     (ReplicaState::Ready, None) if in_sync(*replica_id) => "in sync".into(),
-                    (ReplicaState::Ready, None) if left.is_some() => "returning".into(),
+                    (ReplicaState::Ready, None) if resync.is_some() => "returning".into(),
                     (ReplicaState::Ready, None) => "away".into(),
                 },
                 epoch: reported.and_then(|of| of.epoch),
-                left_bytes: left.map(|blocks| blocks * BLOCK),
+                left_bytes: resync.map(|of| of.left * BLOCK),
+                copied_bytes: resync.map(|of| of.copied * BLOCK),
+                full_resync: resync.map(|of| of.full),
                 leaving: leaves,
                 note: replica
                     .refused

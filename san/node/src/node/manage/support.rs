@@ -117,7 +117,7 @@ impl Node {
                 open_files: loadline_base::limits::open_files(),
             },
             host: HostView::here(),
-            log: recent::all(),
+            log: recent::texts(),
         }
     }
 }

@@ -3,7 +3,7 @@ use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner};
 use super::*;
 use crate::config::catalog::{Node, Replica, ReplicaState, VolumeState};
 use crate::config::example;
-use crate::node::manage::local::{LocalGroup, LocalMember};
+use crate::node::manage::local::{LocalGroup, LocalMember, LocalReturn};
 
 const VOLUME: u64 = 10;
 
@@ -152,12 +152,14 @@ fn what_all_report_is_healthy_and_whatever_is_missing_is_not() {
     }
 }
 
+const RETURNING: LocalReturn = LocalReturn { replica: 13, left: 5, copied: 2, full: false };
+
 #[test]
 fn a_copy_that_comes_back_is_counted_only_if_its_node_uses_it() {
     let mut cluster = cluster();
     cluster.record.groups[0].in_sync.remove(&ReplicaId(13));
     let of = &mut cluster.node(1).volumes[0];
-    (of.groups[0].in_sync, of.members[2].required, of.returning) = (2, false, vec![(13, 5)]);
+    (of.groups[0].in_sync, of.members[2].required, of.returning) = (2, false, vec![RETURNING]);
     cluster.must(Health::Resyncing, "");
     cluster.node(3).replicas[0].state = Usable::NotOpened;
     cluster.must(Health::Degraded, "");
