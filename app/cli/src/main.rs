@@ -1,6 +1,7 @@
 //! The `loadline` command.
 
 mod cluster;
+mod console;
 #[cfg(test)]
 mod manual;
 mod measure;
@@ -51,6 +52,7 @@ enum Command {
     Volume(volume::Args),
     Device(device::Args),
     Node(node::Args),
+    Console(console::Args),
 }
 
 fn main() {
@@ -89,6 +91,7 @@ fn done() -> ! {
         Command::Volume(args) => volume::run(args),
         Command::Device(args) => device::run(args),
         Command::Node(args) => node::run(args),
+        Command::Console(args) => console::run(args),
     };
     output::finish(exit).end()
 }

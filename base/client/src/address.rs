@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ureq::config::ConfigBuilder;
+use ureq::typestate::AgentScope;
 use ureq::unversioned::resolver::DefaultResolver;
 
 use crate::access::{own_file, tls};
@@ -90,8 +92,25 @@ impl ApiAddress {
 
     /// What calls it, within this time. The error is for people.
     pub fn agent(&self, access: Option<&Path>, limit: Duration) -> Result<ureq::Agent, String> {
-        let config =
-            ureq::Agent::config_builder().timeout_global(Some(limit)).http_status_as_error(false).proxy(None);
+        self.agent_of(access, ureq::Agent::config_builder().timeout_global(Some(limit)))
+    }
+
+    /// What calls it for an answer that goes on: within this time something more of it comes. The error is for people.
+    pub fn stream_agent(&self, access: Option<&Path>, idle: Duration) -> Result<ureq::Agent, String> {
+        let limits = ureq::Agent::config_builder()
+            .timeout_connect(Some(idle))
+            .timeout_recv_response(Some(idle))
+            .timeout_per_read(Some(idle))
+            .timeout_per_write(Some(idle));
+        self.agent_of(access, limits)
+    }
+
+    fn agent_of(
+        &self,
+        access: Option<&Path>,
+        limits: ConfigBuilder<AgentScope>,
+    ) -> Result<ureq::Agent, String> {
+        let config = limits.http_status_as_error(false).proxy(None);
         Ok(match self {
             ApiAddress::Http(_) => config.build().into(),
             ApiAddress::Https(_) => config.tls_config(tls(access)?).build().into(),

@@ -58,12 +58,14 @@ impl Transport for UnixTransport {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        let timeout = timeout.for_write();
         self.stream.set_write_timeout(timeout.not_zero().map(|after| *after))?;
         let output = &self.buffers.output()[..amount];
         self.stream.write_all(output).map_err(|error| late(error, timeout.reason))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        let timeout = timeout.for_read();
         self.stream.set_read_timeout(timeout.not_zero().map(|after| *after))?;
         let input = self.buffers.input_append_buf();
         let count = self.stream.read(input).map_err(|error| late(error, timeout.reason))?;

@@ -40,7 +40,7 @@
 //! and a body that is not JSON. Only what is no request of HTTP at all is answered by the HTTP server itself, with a status and no
 //! body.
 
-mod browsers;
+pub mod browsers;
 mod caller;
 mod connection;
 pub(crate) mod connections;
@@ -126,7 +126,8 @@ impl IntoResponse for ManageError {
 
 /// All of the API, for callers that may call it.
 fn service(node: &Node) -> Router {
-    let names = browsers::Names::new(node.api_names());
+    let advice = "Use the node's address, or list the name under api_names in the node's node.toml";
+    let names = browsers::Names::new(node.api_names(), advice);
     router(node.clone())
         .layer(axum::middleware::from_fn_with_state(node.clone(), roles::refuse_strangers))
         .layer(axum::middleware::from_fn_with_state(names, browsers::refuse_foreign_pages))

@@ -11,6 +11,7 @@
 //! | [`unusable`] | why a replica cannot be used |
 //! | [`config`] | the configuration of the cluster, and where it is kept |
 //! | [`clock`] | the clock that leases count on |
+//! | [`openapi`] | an API as OpenAPI describes it |
 //! | `outgoing` | connections to other nodes, and the address that they come from |
 //! | `strangers` | lines of the log that strangers cause |
 
@@ -23,8 +24,7 @@ pub mod identity;
 mod metrics;
 mod name;
 pub mod node;
-#[cfg(test)]
-mod openapi;
+pub mod openapi;
 mod outgoing;
 pub mod recent;
 pub mod settings;

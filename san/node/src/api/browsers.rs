@@ -1,9 +1,9 @@
 //! Requests that a browser sends for a page of another site are refused.
 //!
-//! A person who manages a cluster also visits other sites. A page there can make the browser send requests to a node on this machine or in
-//! this network: to its address (the browser then names the page's site as `Origin`), or to a name of the site that resolves to the node's
-//! address since a moment ago (DNS rebinding; the request then names the site as `Host`). So a request must name the node by an address or by
-//! one of its names, and must not come from another origin.
+//! A person who manages a cluster also visits other sites. A page there can make the browser send requests to a server on this machine or in
+//! this network: to its address (the browser then names the page's site as `Origin`), or to a name of the site that resolves to that
+//! address since a moment ago (DNS rebinding; the request then names the site as `Host`). So a request must name the server by an address or
+//! by one of its names, and must not come from another origin. A node and the console are such servers.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -20,16 +20,19 @@ use crate::strangers::shown;
 /// Characters of a host or an origin that are repeated in an answer.
 const LONGEST_SHOWN: usize = 100;
 
-/// The names of a node besides its addresses.
+/// The names of a server besides its addresses, and what one can do whom it refuses.
 #[derive(Debug, Clone)]
-pub(super) struct Names(Arc<[String]>);
+pub struct Names {
+    names: Arc<[String]>,
+    advice: &'static str,
+}
 
 impl Names {
-    /// `localhost`, the name of this machine, and the names that `node.toml` lists.
-    pub(super) fn new(listed: &[String]) -> Names {
+    /// `localhost`, the name of this machine, and these names. `advice` is a sentence without a full stop.
+    pub fn new(listed: &[String], advice: &'static str) -> Names {
         let machine = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let names = listed.iter().cloned().chain(machine).chain(["localhost".to_owned()]);
-        Names(names.collect())
+        Names { names: names.collect(), advice }
     }
 
     /// Whether this is an address, or a name of the node; without the port that may stand behind it.
@@ -38,16 +41,12 @@ impl Names {
             Some((address, _)) => return address.parse::<Ipv6Addr>().is_ok(),
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
         };
-        name.parse::<IpAddr>().is_ok() || self.0.iter().any(|own| own.eq_ignore_ascii_case(name))
+        name.parse::<IpAddr>().is_ok() || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 }
 
 /// Answers a request that may be of a page of another site with status 403. Nothing of it is carried out.
-pub(super) async fn refuse_foreign_pages(
-    State(names): State<Names>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub async fn refuse_foreign_pages(State(names): State<Names>, request: Request, next: Next) -> Response {
     match foreign(&names, request.uri(), request.headers()) {
         Some(why) => refusal(StatusCode::FORBIDDEN, why),
         None => next.run(request).await,
@@ -62,9 +61,9 @@ fn foreign(names: &Names, uri: &Uri, headers: &HeaderMap) -> Option<String> {
     }
     if let Some(host) = hosts.iter().find(|host| !names.has(host)) {
         return Some(format!(
-            "the request names the host \"{}\", which is not a name of this node. Use the node's address, or list the name under api_names in \
-             the node's node.toml",
-            shown(host, LONGEST_SHOWN)
+            "the request names the host \"{}\", which is not a name of this server. {}",
+            shown(host, LONGEST_SHOWN),
+            names.advice
         ));
     }
     let origin = headers.get(ORIGIN)?.to_str().unwrap_or("?");
@@ -73,7 +72,7 @@ fn foreign(names: &Names, uri: &Uri, headers: &HeaderMap) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the request comes from a page of another site (\"{}\"): only pages of this node may use its API",
+        "the request comes from a page of another site (\"{}\"): only pages of this server may use its API",
         shown(origin, LONGEST_SHOWN)
     ))
 }
@@ -87,7 +86,7 @@ mod tests {
         for (name, value) in headers {
             map.append(axum::http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
         }
-        foreign(&Names::new(&["san-1.example".into()]), &uri.parse().unwrap(), &map)
+        foreign(&Names::new(&["san-1.example".into()], "Use its address"), &uri.parse().unwrap(), &map)
     }
 
     #[test]

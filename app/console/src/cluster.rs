@@ -1,0 +1,473 @@
+//! What is known of a cluster, and what becomes of it each second: a function of what nodes sent and of the last status.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use loadline_san_node::node::manage::{DeviceSample, Followed, Hello, Ios, Sample, StatusView};
+use loadline_san_node::recent::LogLine;
+
+use crate::figures::{Done, Rates};
+use crate::follower::News;
+use crate::view::{
+    DeviceRow, EventRow, Flow, MOST_DEVICES, MOST_RESYNCS, MOST_VOLUMES, NodeRow, Now, Overall, Reports,
+    ResyncRow, VolumeRow,
+};
+
+/// A node sends a sample each second. Without one for so long its figures are unknown.
+const MISSING: Duration = Duration::from_millis(2500);
+/// Samples that wait for their second: one, so that a node that is a moment late is not missing, and a few in which it was.
+const AHEAD: usize = 3;
+/// A status that is older is not how things are now.
+const STATUS: Duration = Duration::from_secs(8);
+/// The time over which the rate of a resync is taken.
+const RESYNC: usize = 10;
+/// Events that are kept.
+const EVENTS: usize = 5000;
+/// Causes that are named of an overall state.
+const MOST_CAUSES: usize = 8;
+
+/// A node, as its stream reports it.
+#[derive(Debug, Default)]
+struct NodeState {
+    hello: Option<Hello>,
+    /// Samples that were received and belong to seconds that are not shown yet.
+    waiting: VecDeque<Sample>,
+    /// When the last one came, and what it had.
+    last: Option<Instant>,
+    /// Since when it does not answer, and why.
+    silent: Option<(u64, String)>,
+    /// The console's clock minus the node's, milliseconds, at the last sample.
+    clock_off_ms: i64,
+}
+
+/// What is known of a cluster.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    nodes: BTreeMap<String, NodeState>,
+    status: Option<(Instant, StatusView)>,
+    /// Why there is no newer status.
+    no_status: Option<String>,
+    bounds_ns: Vec<u64>,
+    events: VecDeque<EventRow>,
+    last_event: u64,
+    /// Events before this number were shown.
+    shown: u64,
+    /// Bytes that were copied in each of the last seconds.
+    resynced: VecDeque<f64>,
+    /// The largest share of each resync that was shown, by volume and node.
+    progress: BTreeMap<(String, String), f64>,
+    /// What each volume and each device did in the last second, by name and by number.
+    volumes: BTreeMap<String, (Rates, usize)>,
+    devices: BTreeMap<u32, DeviceSample>,
+}
+
+impl Cluster {
+    /// A node reports, or does not. `wall_ms` is the console's clock: milliseconds since 1970.
+    pub fn learn(&mut self, node: &str, news: News, now: Instant, wall_ms: u64) {
+        let state = self.nodes.entry(node.into()).or_default();
+        match news {
+            News::Silent(why) => {
+                if state.silent.is_none() {
+                    state.silent = Some((wall_ms, why.clone()));
+                    // A stream that ends after its ten minutes, and goes on, is no event: it is one once figures are missing.
+                }
+            }
+            News::Followed(Followed::Hello(hello)) => {
+                let begins = state.hello.as_ref().is_some_and(|of| of.incarnation != hello.incarnation);
+                self.bounds_ns.clone_from(&hello.bounds_ns);
+                state.hello = Some(hello);
+                state.silent = None;
+                if begins {
+                    self.add_event(
+                        wall_ms,
+                        None,
+                        "warning",
+                        format!("node {node} was started again"),
+                        Some(node),
+                    );
+                }
+            }
+            News::Followed(Followed::Sample(sample)) => {
+                state.silent = None;
+                state.last = Some(now);
+                state.clock_off_ms = wall_ms as i64 - sample.at_ms as i64;
+                state.waiting.push_back(*sample);
+            }
+            News::Followed(Followed::Log(line)) => {
+                self.last_event += 1;
+                // By the console's clock, as everything that it shows.
+                let at = (line.at_ms as i64 + state.clock_off_ms).max(0) as u64 / 1000;
+                let number = self.last_event;
+                self.events.push_back(EventRow { number, at, from: Some(node.into()), line });
+            }
+        }
+        while self.events.len() > EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    fn add_event(
+        &mut self,
+        wall_ms: u64,
+        from: Option<&str>,
+        level: &str,
+        message: String,
+        node: Option<&str>,
+    ) {
+        self.last_event += 1;
+        let line = LogLine {
+            number: self.last_event,
+            text: message.clone(),
+            at_ms: wall_ms,
+            level: level.into(),
+            message,
+            node: node.map(Into::into),
+            ..LogLine::default()
+        };
+        let (number, at) = (self.last_event, wall_ms / 1000);
+        self.events.push_back(EventRow { number, at, from: from.map(Into::into), line });
+    }
+
+    /// A status has come, or why none has.
+    pub fn learn_status(&mut self, status: Result<StatusView, String>, now: Instant) {
+        match status {
+            Ok(status) => {
+                let names: Vec<&str> = status.nodes.iter().map(|node| node.name.as_str()).collect();
+                self.nodes.retain(|name, _| names.contains(&name.as_str()));
+                for name in names {
+                    self.nodes.entry(name.into()).or_default();
+                }
+                (self.status, self.no_status) = (Some((now, status)), None);
+            }
+            Err(why) => self.no_status = Some(why),
+        }
+    }
+
+    /// The last status, if there was one.
+    pub fn status(&self) -> Option<&StatusView> {
+        self.status.as_ref().map(|(_, status)| status)
+    }
+
+    /// The last events, the newest first: at most so many.
+    pub fn last_events(&self, most: usize) -> Vec<EventRow> {
+        self.events.iter().rev().take(most).cloned().collect()
+    }
+
+    /// A second is over.
+    pub fn tick(&mut self, now: Instant, wall_ms: u64) -> Now {
+        let mut total = Done::default();
+        let (mut rows, mut missing, mut cpu) = (Vec::new(), Vec::new(), 0.0);
+        self.volumes.clear();
+        self.devices.clear();
+        let (mut rates, mut lost) = (Rates::default(), Vec::new());
+        for (name, state) in &mut self.nodes {
+            let taken = take(&mut state.waiting);
+            let mut row = NodeRow {
+                name: name.clone(),
+                reports: Reports::NotYet,
+                rates: None,
+                cpu: None,
+                memory: None,
+                clients: None,
+                log_fill: None,
+                slowed: None,
+                volumes: None,
+                draining: false,
+                stopping: false,
+                clock_off: (state.clock_off_ms.abs() > 1000).then(|| state.clock_off_ms as f64 / -1000.0),
+                fault: None,
+            };
+            if let Some(samples) = taken {
+                let seconds = samples.iter().map(|of| of.covers_us).sum::<u64>().max(1) as f64 / 1e6;
+                let mut done = Done::default();
+                samples.iter().for_each(|sample| done.merge(&Done::of_node(sample)));
+                let of_node = done.rates(seconds, &self.bounds_ns);
+                add_up(&mut rates, &of_node);
+                total.merge(&done);
+                let last = samples.last().expect("there is one");
+                row.reports = Reports::Now;
+                row.rates = Some(of_node);
+                let used = samples.iter().map(|of| of.cpu_us).sum::<u64>() as f64 / 1e6 / seconds;
+                (row.cpu, row.memory) = (Some(used), Some(last.memory));
+                cpu += used;
+                (row.clients, row.volumes) = (Some(last.clients), Some(last.volumes.len()));
+                let fills = last.replicas.iter().map(|of| of.log_used as f64 / of.log.max(1) as f64);
+                row.log_fill = Some(fills.fold(0.0, f64::max));
+                row.slowed = Some(last.replicas.iter().filter(|of| of.slowed).count());
+                for sample in &samples {
+                    for volume in &sample.volumes {
+                        let of = Done::of_volume(volume).rates(seconds, &self.bounds_ns);
+                        self.volumes.insert(volume.name.clone(), (of, volume.unanswered));
+                    }
+                    for device in &sample.devices {
+                        self.devices.insert(device.id, device.clone());
+                    }
+                }
+            } else {
+                missing.push(name.clone());
+                let is_late = state.last.is_some_and(|last| now.duration_since(last) < MISSING);
+                if !is_late && (state.last.is_some() || state.silent.is_some()) {
+                    let why = || (wall_ms, "it sends nothing".to_owned());
+                    let (at_ms, why) = state.silent.get_or_insert_with(why).clone();
+                    if state.last.take().is_some() {
+                        lost.push((name.clone(), why.clone()));
+                    }
+                    row.reports = Reports::UnknownSince { at_ms, why };
+                }
+            }
+            rows.push(row);
+        }
+        for (name, why) in lost {
+            let message = format!("node {name} does not report any more: {why}");
+            self.add_event(wall_ms, None, "error", message, Some(&name));
+        }
+        // Percentiles are of all requests together; everything else is the sum of what the nodes did each second.
+        let all = total.rates(1.0, &self.bounds_ns);
+        (rates.read_latency, rates.write_latency, rates.read_here) =
+            (all.read_latency, all.write_latency, all.read_here);
+        self.resynced.push_back(rates.resync_bytes);
+        while self.resynced.len() > RESYNC {
+            self.resynced.pop_front();
+        }
+        self.view(now, wall_ms, (rates, cpu), rows, missing)
+    }
+
+    fn view(
+        &mut self,
+        now: Instant,
+        wall_ms: u64,
+        (total, cpu): (Rates, f64),
+        mut nodes: Vec<NodeRow>,
+        missing: Vec<String>,
+    ) -> Now {
+        let mut view = Now {
+            at: wall_ms / 1000,
+            cluster: self.nodes.values().find_map(|node| Some(node.hello.as_ref()?.cluster.clone())),
+            overall: Overall::Healthy,
+            why: Vec::new(),
+            total,
+            missing,
+            cpu,
+            nodes: Vec::new(),
+            volumes: Vec::new(),
+            volumes_total: 0,
+            volume_bytes: 0,
+            devices: Vec::new(),
+            devices_total: 0,
+            space: [0; 3],
+            resyncs: Vec::new(),
+            resyncs_total: 0,
+            resync_left: 0,
+            resync_seconds: None,
+            events: Vec::new(),
+        };
+        let mut causes: Vec<(Overall, String)> = Vec::new();
+        if let Some((_, status)) = &self.status {
+            for row in &mut nodes {
+                if let Some(of) = status.nodes.iter().find(|node| node.name == row.name) {
+                    (row.draining, row.stopping) = (of.draining, of.stopping);
+                    row.fault.clone_from(&of.fault);
+                }
+            }
+            self.add_volumes(status, &mut view, &mut causes);
+            self.add_devices(status, &mut view, &mut causes);
+        }
+        if let Some(status) = self.status.as_ref().map(|(_, status)| status.clone()) {
+            self.add_resyncs(&status, &mut view);
+            if let Some(why) = &status.store_fault {
+                causes.push((
+                    Overall::Unknown,
+                    format!("node {} does not use the configuration store: {why}", status.asked),
+                ));
+            }
+        }
+        for row in &nodes {
+            match &row.reports {
+                Reports::UnknownSince { why, .. } => {
+                    causes.push((Overall::Degraded, format!("node {} does not report: {why}", row.name)));
+                }
+                Reports::NotYet if row.rates.is_none() => {
+                    causes.push((Overall::Unknown, format!("node {} has not reported yet", row.name)));
+                }
+                _ => {
+                    if let Some(fault) = &row.fault {
+                        causes.push((Overall::Degraded, format!("node {}: {fault}", row.name)));
+                    }
+                }
+            }
+        }
+        match &self.status {
+            None => {
+                let why = self.no_status.clone().unwrap_or_else(|| "no node has answered yet".into());
+                causes.push((Overall::Unknown, why));
+            }
+            Some((at, _)) if now.duration_since(*at) > STATUS => {
+                let why = self.no_status.clone().unwrap_or_else(|| "no node answers".into());
+                let seconds = now.duration_since(*at).as_secs();
+                causes.push((Overall::Unknown, format!("the last status is {seconds} s old: {why}")));
+            }
+            Some(_) => {}
+        }
+        causes.sort_by_key(|(overall, _)| std::cmp::Reverse(*overall));
+        view.overall = causes.first().map_or(Overall::Healthy, |(overall, _)| *overall);
+        view.why = causes.into_iter().map(|(_, why)| why).take(MOST_CAUSES).collect();
+        view.nodes = nodes;
+        view.events = self.events.iter().filter(|event| event.number > self.shown).cloned().collect();
+        self.shown = self.last_event;
+        view
+    }
+
+    fn add_volumes(&self, status: &StatusView, view: &mut Now, causes: &mut Vec<(Overall, String)>) {
+        let mut rows = self.volume_rows(status);
+        for row in &rows {
+            if let Some(health) = row.health.filter(|health| *health != Overall::Healthy) {
+                let note = row.note.as_deref().unwrap_or("see the volume");
+                causes.push((health, format!("volume {}: {note}", row.name)));
+            }
+        }
+        view.volumes_total = rows.len();
+        view.volume_bytes = rows.iter().map(|row| row.bytes).sum();
+        rows.truncate(MOST_VOLUMES);
+        view.volumes = rows;
+    }
+
+    /// All volumes: those that are not healthy first, then by latency, the worst first.
+    pub fn volume_rows(&self, status: &StatusView) -> Vec<VolumeRow> {
+        let mut rows: Vec<VolumeRow> = status
+            .volumes
+            .iter()
+            .map(|of| {
+                let done = self.volumes.get(&of.name);
+                VolumeRow {
+                    name: of.name.clone(),
+                    health: of.health.map(Overall::from),
+                    bytes: of.bytes,
+                    copies: of.copies,
+                    in_sync: of.in_sync,
+                    stripes: of.stripes,
+                    owner: of.owner.clone(),
+                    attached: of.attached.clone(),
+                    rates: done.map(|(rates, _)| *rates),
+                    unanswered: done.map(|(_, unanswered)| *unanswered),
+                    limited: of.limit.is_some(),
+                    note: of.note.clone(),
+                }
+            })
+            .collect();
+        let latency = |row: &VolumeRow| row.rates.map_or(0.0, |rates| rates.worst_p99());
+        let ill = |row: &VolumeRow| row.health.unwrap_or(Overall::Healthy);
+        rows.sort_by(|a, b| {
+            ill(b).cmp(&ill(a)).then(latency(b).total_cmp(&latency(a))).then_with(|| a.name.cmp(&b.name))
+        });
+        rows
+    }
+
+    fn add_devices(&self, status: &StatusView, view: &mut Now, causes: &mut Vec<(Overall, String)>) {
+        let each = |of: &Ios| {
+            let mean_us = (of.ios > 0).then(|| of.sum_us as f64 / of.ios as f64);
+            Flow { ios: of.ios, bytes: of.bytes, mean_us }
+        };
+        let sum = |a: &Ios, b: &Ios| Ios {
+            ios: a.ios + b.ios,
+            bytes: a.bytes + b.bytes,
+            sum_us: a.sum_us + b.sum_us,
+            errors: a.errors + b.errors,
+        };
+        for of in &status.devices {
+            let done = self.devices.get(&of.id);
+            let reads = done.map(|of| sum(&of.log_reads, &of.data_reads));
+            let writes = done.map(|of| sum(&of.log_writes, &of.data_writes));
+            let errors = done.map(|of| {
+                [&of.log_reads, &of.log_writes, &of.data_reads, &of.data_writes, &of.syncs]
+                    .iter()
+                    .map(|of| of.errors)
+                    .sum()
+            });
+            if let Some(fault) = &of.fault {
+                causes.push((Overall::Degraded, format!("device {} of {}: {fault}", of.id, of.node)));
+            }
+            view.space[0] += of.bytes;
+            view.space[1] += of.promised;
+            view.space[2] += of.taken.unwrap_or(0);
+            view.devices.push(DeviceRow {
+                id: of.id,
+                node: of.node.clone(),
+                path: of.path.clone(),
+                role: of.role.name().into(),
+                bytes: of.bytes,
+                promised: of.promised,
+                taken: of.taken,
+                reads: reads.as_ref().map(each),
+                writes: writes.as_ref().map(each),
+                errors,
+                model: of.model.clone(),
+                fault: of.fault.clone(),
+            });
+        }
+        view.devices_total = view.devices.len();
+        let worst = |row: &DeviceRow| {
+            let mean = |of: &Option<Flow>| of.and_then(|of| of.mean_us).unwrap_or(0.0);
+            mean(&row.reads).max(mean(&row.writes))
+        };
+        view.devices.sort_by(|a, b| {
+            b.fault
+                .is_some()
+                .cmp(&a.fault.is_some())
+                .then(worst(b).total_cmp(&worst(a)))
+                .then(a.id.cmp(&b.id))
+        });
+        view.devices.truncate(MOST_DEVICES);
+    }
+
+    fn add_resyncs(&mut self, status: &StatusView, view: &mut Now) {
+        let mut before = std::mem::take(&mut self.progress);
+        for volume in &status.volumes {
+            for replica in &volume.replicas {
+                let Some(left) = replica.left_bytes else { continue };
+                let copied = replica.copied_bytes.unwrap_or(0);
+                let done = if left + copied == 0 { 0.0 } else { copied as f64 / (left + copied) as f64 };
+                let key = (volume.name.clone(), replica.node.clone());
+                // New writes add to what is left: what was done stays done.
+                let done = before.remove(&key).unwrap_or(0.0).max(done);
+                self.progress.insert(key, done);
+                view.resyncs.push(ResyncRow {
+                    volume: volume.name.clone(),
+                    node: replica.node.clone(),
+                    full: replica.full_resync,
+                    left,
+                    done,
+                });
+            }
+        }
+        view.resyncs_total = view.resyncs.len();
+        view.resync_left = view.resyncs.iter().map(|row| row.left).sum();
+        let rate = self.resynced.iter().sum::<f64>() / self.resynced.len().max(1) as f64;
+        view.resync_seconds = (view.resync_left > 0 && rate > 0.0).then(|| view.resync_left as f64 / rate);
+        view.resyncs.sort_by_key(|row| std::cmp::Reverse(row.left));
+        view.resyncs.truncate(MOST_RESYNCS);
+    }
+}
+
+/// What belongs to this second of what has come: nothing if it is late.
+fn take(waiting: &mut VecDeque<Sample>) -> Option<Vec<Sample>> {
+    let count = if waiting.len() > AHEAD { waiting.len() } else { usize::from(!waiting.is_empty()) };
+    (count > 0).then(|| waiting.drain(..count).collect())
+}
+
+/// Adds what a node did each second; not its latencies, which do not add up.
+fn add_up(to: &mut Rates, more: &Rates) {
+    to.reads += more.reads;
+    to.writes += more.writes;
+    to.read_bytes += more.read_bytes;
+    to.write_bytes += more.write_bytes;
+    to.others += more.others;
+    to.errors += more.errors;
+    to.log_bytes += more.log_bytes;
+    to.destage_bytes += more.destage_bytes;
+    to.data_read_bytes += more.data_read_bytes;
+    to.resync_bytes += more.resync_bytes;
+    to.scrub_bytes += more.scrub_bytes;
+}
+
+#[cfg(test)]
+mod tests;

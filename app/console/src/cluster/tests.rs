@@ -1,0 +1,192 @@
+use serde_json::json;
+
+use super::*;
+use crate::figures::tests::sample;
+
+const WALL: u64 = 1_700_000_000_000;
+
+/// A cluster that a test drives: a second after the other.
+struct Trial {
+    cluster: Cluster,
+    begun: Instant,
+    second: u64,
+}
+
+impl Trial {
+    fn new(nodes: &[&str]) -> Trial {
+        let mut trial = Trial { cluster: Cluster::default(), begun: Instant::now(), second: 0 };
+        trial.status(nodes);
+        for node in nodes {
+            let hello = json!({ "hello": { "node": node, "cluster": "c", "incarnation": 7, "version": "0",
+                "bounds_ns": [10_000, 20_000, 40_000] } });
+            trial.learn(node, News::Followed(serde_json::from_value(hello).unwrap()));
+        }
+        trial
+    }
+
+    fn now(&self) -> Instant {
+        self.begun + Duration::from_secs(self.second)
+    }
+
+    fn wall(&self) -> u64 {
+        WALL + self.second * 1000
+    }
+
+    fn status(&mut self, nodes: &[&str]) {
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|name| {
+                json!({ "name": name, "alive": true, "api": "127.0.0.1:7400", "endpoints": {}, "draining": false,
+                "stopping": false, "incarnation": 7, "devices": 1, "replicas": 1, "fault": null })
+            })
+            .collect();
+        let volume = |name: &str| {
+            json!({ "name": name, "bytes": 1 << 20, "copies": 2, "least": 1, "stripes": 1, "lease_ms": 600,
+            "requires_tls": false, "cache_bytes": 0, "limit": null, "health": "healthy", "in_sync": 2, "attached": "a",
+            "owner": "a", "epoch": 1, "replicas": [], "note": null })
+        };
+        let status = json!({ "cluster": "c", "asked": "a", "store_fault": null, "reserve": {}, "store": [], "nodes": nodes,
+            "devices": [], "volumes": [volume("v-a"), volume("v-b")] });
+        let status = serde_json::from_value(status).expect("it is a status");
+        let now = self.now();
+        self.cluster.learn_status(Ok(status), now);
+    }
+
+    fn learn(&mut self, node: &str, news: News) {
+        let (now, wall) = (self.now(), self.wall());
+        self.cluster.learn(node, news, now, wall);
+    }
+
+    fn sends(&mut self, node: &str, reads: u64, class: u8) {
+        let mut of = sample(self.second + 1, &format!("v-{node}"), reads, class);
+        of.at_ms = self.wall();
+        self.learn(node, News::Followed(Followed::Sample(Box::new(of))));
+    }
+
+    fn tick(&mut self) -> Now {
+        let view = self.cluster.tick(self.now(), self.wall());
+        self.second += 1;
+        view
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut StatusView)) {
+        let mut status = self.cluster.status().unwrap().clone();
+        change(&mut status);
+        let now = self.now();
+        self.cluster.learn_status(Ok(status), now);
+    }
+}
+
+#[test]
+fn all_nodes_add_up_and_percentiles_are_of_all_requests_together() {
+    let mut trial = Trial::new(&["a", "b"]);
+    trial.sends("a", 990, 0);
+    trial.sends("b", 10, 2);
+    let view = trial.tick();
+    assert_eq!((view.overall, view.why, view.missing), (Overall::Healthy, vec![], vec![]));
+    assert_eq!((view.total.reads, view.cpu), (1000.0, 0.5));
+    let latency = view.total.read_latency.unwrap();
+    assert!(latency.p99 <= 20.0 && latency.p999 > 20.0, "one node's p99 is not that of both: {latency:?}");
+    assert_eq!(
+        view.volumes.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(),
+        ["v-b", "v-a"],
+        "the worst first"
+    );
+    assert_eq!(view.nodes[0].log_fill, Some(0.25));
+}
+
+#[test]
+fn a_node_that_does_not_report_is_unknown_and_never_0_and_never_green() {
+    let mut trial = Trial::new(&["a", "b"]);
+    trial.sends("a", 5, 0);
+    trial.sends("b", 5, 0);
+    trial.tick();
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        trial.sends("a", 5, 0);
+        let view = trial.tick();
+        assert_eq!((view.missing.as_slice(), &view.nodes[1].rates), (["b".to_owned()].as_slice(), &None));
+        seen.push((view.overall, view.nodes[1].reports.clone(), view.events.len()));
+    }
+    assert_eq!(seen.iter().map(|of| of.2).sum::<usize>(), 1, "one event: {seen:?}");
+    let Reports::UnknownSince { at_ms, .. } = &seen[4].1 else { panic!("{seen:?}") };
+    assert!(seen[4].0 == Overall::Degraded && (WALL + 2000..WALL + 5000).contains(at_ms), "{seen:?}");
+    // It comes back.
+    trial.sends("a", 5, 0);
+    trial.sends("b", 5, 0);
+    let view = trial.tick();
+    assert_eq!((view.overall, view.total.reads), (Overall::Healthy, 10.0));
+}
+
+#[test]
+fn a_node_that_is_a_moment_late_is_shown_in_the_next_second_and_nothing_is_counted_twice_or_lost() {
+    let mut trial = Trial::new(&["a"]);
+    trial.sends("a", 1, 0);
+    trial.sends("a", 2, 0);
+    let reads: Vec<f64> = (0..2).map(|_| trial.tick().total.reads).collect();
+    assert_eq!(reads, [1.0, 2.0]);
+    for reads in 1..=5 {
+        trial.sends("a", reads, 0);
+    }
+    assert_eq!(trial.tick().total.reads, 3.0, "15 reads in 5 seconds that came at once");
+    assert_eq!(trial.tick().nodes[0].rates, None);
+}
+
+#[test]
+fn an_old_status_and_one_that_never_came_are_unknown() {
+    let mut trial = Trial::new(&["a"]);
+    trial.second = 20;
+    trial.sends("a", 1, 0);
+    trial.cluster.learn_status(Err("no node answers".into()), trial.now());
+    let view = trial.tick();
+    assert_eq!(view.overall, Overall::Unknown);
+    assert!(view.why[0].contains("20 s old") && view.why[0].contains("no node answers"), "{view:?}");
+    let view = Cluster::default().tick(Instant::now(), WALL);
+    assert_eq!(view.overall, Overall::Unknown);
+}
+
+#[test]
+fn the_worst_volume_decides_and_a_resync_has_a_rate_a_kind_and_a_progress_that_does_not_go_back() {
+    let mut trial = Trial::new(&["a"]);
+    let resync = |left: u64, copied: u64| {
+        move |status: &mut StatusView| {
+            let volume = &mut status.volumes[0];
+            volume.health = Some(loadline_san_node::node::manage::Health::Resyncing);
+            let replica = json!({ "id": 1, "group": 0, "node": "b", "device": 1, "log_device": 1, "state": "returning",
+                "epoch": 1, "left_bytes": left, "copied_bytes": copied, "full_resync": true, "leaving": false, "note": null });
+            volume.replicas = vec![serde_json::from_value(replica).unwrap()];
+        }
+    };
+    trial.change(resync(500, 500));
+    trial.sends("a", 1, 0);
+    let view = trial.tick();
+    assert_eq!(
+        (view.overall, view.resyncs[0].done, view.resyncs[0].full),
+        (Overall::Resyncing, 0.5, Some(true))
+    );
+    assert_eq!((view.resync_left, view.resync_seconds), (500, None), "nothing was copied yet");
+    let mut of = sample(9, "v-a", 0, 0);
+    of.volumes[0].resynced = 100;
+    trial.learn("a", News::Followed(Followed::Sample(Box::new(of))));
+    trial.change(resync(900, 600));
+    let view = trial.tick();
+    assert_eq!((view.resyncs[0].done, view.resync_seconds), (0.5, Some(18.0)), "100 bytes in 2 s");
+    // It has ended: the next one begins anew.
+    trial.change(|status| status.volumes[0].replicas.clear());
+    trial.tick();
+    trial.change(resync(990, 10));
+    assert_eq!(trial.tick().resyncs[0].done, 0.01);
+}
+
+#[test]
+fn a_clock_that_differs_is_named_and_events_are_shown_by_the_consoles() {
+    let mut trial = Trial::new(&["a"]);
+    let mut of = sample(1, "v-a", 1, 0);
+    of.at_ms = WALL - 60_000;
+    trial.learn("a", News::Followed(Followed::Sample(Box::new(of))));
+    let line = LogLine { at_ms: WALL - 60_000, message: "it is served".into(), ..LogLine::default() };
+    trial.learn("a", News::Followed(Followed::Log(line)));
+    let view = trial.tick();
+    assert_eq!((view.nodes[0].clock_off, view.events[0].at), (Some(-60.0), WALL / 1000));
+    assert!(trial.tick().events.is_empty(), "an event is shown once");
+}

@@ -1,0 +1,235 @@
+//! What the page gets of a cluster, each second.
+
+use loadline_san_node::node::manage::Health;
+use loadline_san_node::recent::LogLine;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::figures::Rates;
+
+/// How a cluster is, as a whole: the worst of its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Overall {
+    /// All nodes report, and all volumes are healthy.
+    Healthy,
+    /// Copies are missing, and are coming back.
+    Resyncing,
+    /// Copies, nodes or devices are missing.
+    Degraded,
+    /// It is not known.
+    Unknown,
+    /// A volume is not served.
+    Waiting,
+    /// A person has to decide about a volume.
+    Blocked,
+}
+
+impl From<Health> for Overall {
+    fn from(health: Health) -> Overall {
+        match health {
+            Health::Healthy => Overall::Healthy,
+            Health::Resyncing => Overall::Resyncing,
+            Health::Degraded => Overall::Degraded,
+            Health::Unknown => Overall::Unknown,
+            Health::Waiting => Overall::Waiting,
+            Health::Blocked => Overall::Blocked,
+        }
+    }
+}
+
+/// Whether a node reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reports {
+    /// It has sent a sample for this second.
+    Now,
+    /// It was not reached yet.
+    NotYet,
+    /// It does not, so that nothing is known of it.
+    UnknownSince {
+        /// Since when: milliseconds since 1970, by the console's clock.
+        at_ms: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A node in this second.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Whether it reports. If it does not, it has no figures.
+    pub reports: Reports,
+    /// What it did.
+    pub rates: Option<Rates>,
+    /// Processors that its process used.
+    pub cpu: Option<f64>,
+    /// Resident memory of its process, bytes.
+    pub memory: Option<u64>,
+    /// Connections of clients.
+    pub clients: Option<usize>,
+    /// The fullest log of its replicas, as a share of its size.
+    pub log_fill: Option<f64>,
+    /// Replicas whose log slows writes down.
+    pub slowed: Option<usize>,
+    /// Volumes that it serves.
+    pub volumes: Option<usize>,
+    /// It takes no new replicas.
+    pub draining: bool,
+    /// Its process ends by order.
+    pub stopping: bool,
+    /// The difference of its clock to the console's, seconds, if it is more than one second.
+    pub clock_off: Option<f64>,
+    /// What is wrong with it, if anything.
+    pub fault: Option<String>,
+}
+
+/// A resync of one copy.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ResyncRow {
+    /// The volume.
+    pub volume: String,
+    /// The node that gets the data.
+    pub node: String,
+    /// Everything is copied, and not only what has changed; if it is known.
+    pub full: Option<bool>,
+    /// Bytes that are left.
+    pub left: u64,
+    /// The share that is done. It never goes back in one resync.
+    pub done: f64,
+}
+
+/// A volume in this second.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct VolumeRow {
+    /// Its name.
+    pub name: String,
+    /// How well it is; nothing while it is being made, or removed.
+    pub health: Option<Overall>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Copies that it is to have.
+    pub copies: u32,
+    /// Copies in sync, of the group that has the fewest.
+    pub in_sync: u32,
+    /// Stripes.
+    pub stripes: u32,
+    /// The node that owns it.
+    pub owner: Option<String>,
+    /// Where it is attached.
+    pub attached: Option<String>,
+    /// What its clients did, if its owner reports.
+    pub rates: Option<Rates>,
+    /// Requests without an answer.
+    pub unanswered: Option<usize>,
+    /// Its clients may do no more a second than its limit.
+    pub limited: bool,
+    /// What people should know.
+    pub note: Option<String>,
+}
+
+/// I/Os of one kind on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+pub struct Flow {
+    /// How many in this second.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How long they took in the mean, microseconds; nothing if there were none.
+    pub mean_us: Option<f64>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct DeviceRow {
+    /// Its number.
+    pub id: u32,
+    /// Its node.
+    pub node: String,
+    /// Where it is there.
+    pub path: String,
+    /// `log`, `capacity` or `both`.
+    pub role: String,
+    /// Bytes for replicas.
+    pub bytes: u64,
+    /// Bytes that are promised.
+    pub promised: u64,
+    /// Bytes that are taken, if its node reports.
+    pub taken: Option<u64>,
+    /// Its reads; nothing if its node does not report.
+    pub reads: Option<Flow>,
+    /// Its writes; nothing if its node does not report.
+    pub writes: Option<Flow>,
+    /// Failed I/Os in this second.
+    pub errors: Option<u64>,
+    /// What it is a model of.
+    pub model: Option<String>,
+    /// Why it is not used.
+    pub fault: Option<String>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct EventRow {
+    /// One more than that of the event before.
+    pub number: u64,
+    /// When, by the console's clock: seconds since 1970.
+    pub at: u64,
+    /// The node that reports it; nothing of what the console has found.
+    pub from: Option<String>,
+    /// The line.
+    #[serde(flatten)]
+    pub line: LogLine,
+}
+
+/// A cluster in one second.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Now {
+    /// The second: seconds since 1970, by the console's clock.
+    pub at: u64,
+    /// The id of the cluster, if a node has answered so far.
+    pub cluster: Option<String>,
+    /// How it is as a whole.
+    pub overall: Overall,
+    /// Why it is not better: the worst first.
+    pub why: Vec<String>,
+    /// What all nodes did together that report. The figures of others are missing in it.
+    pub total: Rates,
+    /// Nodes whose figures are missing in the total.
+    pub missing: Vec<String>,
+    /// Processors that the processes of the nodes used.
+    pub cpu: f64,
+    /// All nodes, by name.
+    pub nodes: Vec<NodeRow>,
+    /// The volumes with the worst latency, and those that are not healthy: at most [`MOST_VOLUMES`].
+    pub volumes: Vec<VolumeRow>,
+    /// How many volumes there are.
+    pub volumes_total: usize,
+    /// Bytes of all volumes, each once.
+    pub volume_bytes: u64,
+    /// The devices with the longest I/Os, and those with a fault: at most [`MOST_DEVICES`].
+    pub devices: Vec<DeviceRow>,
+    /// How many devices there are.
+    pub devices_total: usize,
+    /// Bytes of all devices, bytes that are promised, and bytes that are taken as far as is known.
+    pub space: [u64; 3],
+    /// Resyncs that are under way, the one with most left first: at most [`MOST_RESYNCS`].
+    pub resyncs: Vec<ResyncRow>,
+    /// How many there are.
+    pub resyncs_total: usize,
+    /// Bytes that are left to copy, and seconds that this takes at the rate of the last ten seconds, if anything was copied in them.
+    pub resync_left: u64,
+    /// See there.
+    pub resync_seconds: Option<f64>,
+    /// What happened since the second before.
+    pub events: Vec<EventRow>,
+}
+
+/// Volumes in [`Now`].
+pub const MOST_VOLUMES: usize = 50;
+/// Devices in [`Now`].
+pub const MOST_DEVICES: usize = 50;
+/// Resyncs in [`Now`].
+pub const MOST_RESYNCS: usize = 20;
