@@ -67,10 +67,8 @@ impl Cluster {
         let state = self.nodes.entry(node.into()).or_default();
         match news {
             News::Silent(why) => {
-                if state.silent.is_none() {
-                    state.silent = Some((wall_ms, why.clone()));
-                    // A stream that ends after its ten minutes, and goes on, is no event: it is one once figures are missing.
-                }
+                // A stream that ends after its ten minutes, and goes on, is no event: it is one once figures are missing.
+                state.silent.get_or_insert((wall_ms, why));
             }
             News::Followed(Followed::Hello(hello)) => {
                 let begins = state.hello.as_ref().is_some_and(|of| of.incarnation != hello.incarnation);
@@ -78,13 +76,7 @@ impl Cluster {
                 state.hello = Some(hello);
                 state.silent = None;
                 if begins {
-                    self.add_event(
-                        wall_ms,
-                        None,
-                        "warning",
-                        format!("node {node} was started again"),
-                        Some(node),
-                    );
+                    self.add_event(wall_ms, "warning", format!("node {node} was started again"), node);
                 }
             }
             News::Followed(Followed::Sample(sample)) => {
@@ -97,8 +89,18 @@ impl Cluster {
                 self.last_event += 1;
                 // By the console's clock, as everything that it shows.
                 let at = (line.at_ms as i64 + state.clock_off_ms).max(0) as u64 / 1000;
-                let number = self.last_event;
-                self.events.push_back(EventRow { number, at, from: Some(node.into()), line });
+                let LogLine { level, message, volume, device, node: about, .. } = line;
+                let (number, from) = (self.last_event, Some(node.to_owned()));
+                self.events.push_back(EventRow {
+                    number,
+                    at,
+                    from,
+                    level,
+                    message,
+                    volume,
+                    device,
+                    node: about,
+                });
             }
         }
         while self.events.len() > EVENTS {
@@ -106,26 +108,19 @@ impl Cluster {
         }
     }
 
-    fn add_event(
-        &mut self,
-        wall_ms: u64,
-        from: Option<&str>,
-        level: &str,
-        message: String,
-        node: Option<&str>,
-    ) {
+    /// The console has found something about a node.
+    fn add_event(&mut self, wall_ms: u64, level: &str, message: String, node: &str) {
         self.last_event += 1;
-        let line = LogLine {
+        self.events.push_back(EventRow {
             number: self.last_event,
-            text: message.clone(),
-            at_ms: wall_ms,
+            at: wall_ms / 1000,
+            from: None,
             level: level.into(),
             message,
-            node: node.map(Into::into),
-            ..LogLine::default()
-        };
-        let (number, at) = (self.last_event, wall_ms / 1000);
-        self.events.push_back(EventRow { number, at, from: from.map(Into::into), line });
+            volume: None,
+            device: None,
+            node: Some(node.into()),
+        });
     }
 
     /// A status has come, or why none has.
@@ -150,7 +145,10 @@ impl Cluster {
 
     /// The last events, the newest first: at most so many.
     pub fn last_events(&self, most: usize) -> Vec<EventRow> {
-        self.events.iter().rev().take(most).cloned().collect()
+        let mut last: Vec<EventRow> = self.events.iter().rev().take(most).cloned().collect();
+        // Nodes send the lines that they keep one node after the other.
+        last.sort_by_key(|event| std::cmp::Reverse((event.at, event.number)));
+        last
     }
 
     /// A second is over.
@@ -219,7 +217,7 @@ impl Cluster {
         }
         for (name, why) in lost {
             let message = format!("node {name} does not report any more: {why}");
-            self.add_event(wall_ms, None, "error", message, Some(&name));
+            self.add_event(wall_ms, "error", message, &name);
         }
         // Percentiles are of all requests together; everything else is the sum of what the nodes did each second.
         let all = total.rates(1.0, &self.bounds_ns);
@@ -243,6 +241,7 @@ impl Cluster {
         let mut view = Now {
             at: wall_ms / 1000,
             cluster: self.nodes.values().find_map(|node| Some(node.hello.as_ref()?.cluster.clone())),
+            known: self.status.is_some(),
             overall: Overall::Healthy,
             why: Vec::new(),
             total,

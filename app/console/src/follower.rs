@@ -55,11 +55,11 @@ impl Follower {
             while !is_to_end.load(Ordering::Relaxed) {
                 let mut has_sent = false;
                 let why = match api.follow(access.as_deref(), "/v1/stream", last.as_deref(), SILENT) {
-                    Err(why) => why,
+                    Err(why) => shown(&why),
                     Ok(mut events) => loop {
                         match events.next() {
                             Ok(None) => break "its stream has ended".into(),
-                            Err(why) => break why,
+                            Err(why) => break shown(&why),
                             Ok(Some(event)) => {
                                 if is_to_end.load(Ordering::Relaxed) {
                                     return;
@@ -82,5 +82,25 @@ impl Follower {
         };
         std::thread::Builder::new().name("follower".into()).stack_size(STACK).spawn(run)?;
         Ok(Follower { ends })
+    }
+}
+
+/// Why a node does not answer, without what is for programmers only.
+pub(crate) fn shown(why: &str) -> String {
+    let why = why.strip_prefix("io: ").unwrap_or(why);
+    match why.split_once(" (os error") {
+        Some((why, _)) => why.to_lowercase(),
+        None => why.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_error_of_the_system_is_left_out() {
+        assert_eq!(shown("io: Connection refused (os error 111)"), "connection refused");
+        assert_eq!(shown("its stream has ended"), "its stream has ended");
     }
 }

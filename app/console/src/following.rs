@@ -10,7 +10,7 @@ use loadline_san_node::node::manage::StatusView;
 use tokio::sync::broadcast;
 
 use crate::cluster::Cluster;
-use crate::follower::Follower;
+use crate::follower::{Follower, shown};
 use crate::past::Past;
 
 /// The time from one status to the next.
@@ -188,7 +188,7 @@ impl Following {
 fn status(api: &ApiAddress, access: Option<&PathBuf>) -> Result<StatusView, String> {
     let own = access.cloned().or_else(|| api.own_access());
     let agent = api.agent(own.as_deref(), LIMIT)?;
-    let mut answer = agent.get(api.url("/v1/status")).call().map_err(|why| why.to_string())?;
+    let mut answer = agent.get(api.url("/v1/status")).call().map_err(|why| shown(&why.to_string()))?;
     if answer.status() != 200 {
         let said = answer.body_mut().with_config().limit(4096).read_to_string().unwrap_or_default();
         return Err(format!("it answers {}: {said}", answer.status().as_u16()));

@@ -1,7 +1,6 @@
 //! What the page gets of a cluster, each second.
 
 use loadline_san_node::node::manage::Health;
-use loadline_san_node::recent::LogLine;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -179,9 +178,16 @@ pub struct EventRow {
     pub at: u64,
     /// The node that reports it; nothing of what the console has found.
     pub from: Option<String>,
-    /// The line.
-    #[serde(flatten)]
-    pub line: LogLine,
+    /// `error`, `warning` or `info`.
+    pub level: String,
+    /// What happened, for people.
+    pub message: String,
+    /// The volume that it is about, if it is about one.
+    pub volume: Option<String>,
+    /// The device that it is about.
+    pub device: Option<String>,
+    /// The node that it is about.
+    pub node: Option<String>,
 }
 
 /// A cluster in one second.
@@ -191,6 +197,8 @@ pub struct Now {
     pub at: u64,
     /// The id of the cluster, if a node has answered so far.
     pub cluster: Option<String>,
+    /// A node has answered so far: volumes and devices are known, also that there are none.
+    pub known: bool,
     /// How it is as a whole.
     pub overall: Overall,
     /// Why it is not better: the worst first.
