@@ -36,6 +36,8 @@ export class Live {
   events = $state.raw<EventRow[]>([]);
   /** Since when nothing has come, if the console does not answer: milliseconds since 1970. */
   silentSince = $state<number | null>(null);
+  /** The seconds of the charts, of which the page gets copies. */
+  #kept: { time: number[]; columns: Record<string, (number | null)[]> } = { time: [], columns: {} };
   #source: EventSource | null = null;
   #heard = Date.now();
   #timer: ReturnType<typeof setInterval> | undefined;
@@ -44,6 +46,8 @@ export class Live {
   follow(cluster: string): void {
     this.close();
     [this.now, this.time, this.columns, this.events] = [null, [], {}, []];
+    this.#kept = { time: [], columns: {} };
+    [this.#heard, this.silentSince] = [Date.now(), null];
     const source = new EventSource(`/api/clusters/${encodeURIComponent(cluster)}/stream?past=${SPAN}`);
     const take = <T>(name: string, apply: (content: T) => void) =>
       source.addEventListener(name, (event) => {
@@ -66,7 +70,7 @@ export class Live {
 
   #addPast(past: PastView): void {
     const at = new Map(past.columns.map((name, n) => [name, n]));
-    const last = this.time.at(-1) ?? 0;
+    const last = this.#kept.time.at(-1) ?? 0;
     const rows = past.at.map((time, n) => [time, past.rows[n]] as const).filter(([time]) => time > last);
     for (const [time, row] of rows) this.#push(time, (name) => row[at.get(name) ?? -1] ?? -1);
     this.#show();
@@ -79,16 +83,14 @@ export class Live {
       const more = now.events.filter((event) => event.number > newest).reverse();
       this.events = [...more, ...this.events].slice(0, EVENTS);
     }
-    if (now.at > (this.time.at(-1) ?? 0)) {
+    if (now.at > (this.#kept.time.at(-1) ?? 0)) {
       this.#push(now.at, (name) => COLUMNS[name](now));
       this.#show();
     }
   }
 
-  #kept: { time: number[]; columns: Record<string, (number | null)[]> } = { time: [], columns: {} };
-
   #push(time: number, of: (name: string) => number): void {
-    const kept = this.time.length === 0 && this.#kept.time.length > 0 ? (this.#kept = { time: [], columns: {} }) : this.#kept;
+    const kept = this.#kept;
     const last = kept.time.at(-1);
     // Seconds that nobody has seen are a gap, and not a line.
     const gap = last != null && time - last > 3;
