@@ -73,6 +73,7 @@ gather() {
     say "making the book of the documentation"
     packaging/book.sh "$target" "$contents/doc/book"
     cp -r studies "$contents/studies"
+    cp -r packaging/grafana packaging/prometheus "$contents/"
     third_party_licenses >"$contents/doc/third-party-licenses.txt"
     find "$contents" -type d -exec chmod 755 {} +
     find "$contents" -type f -exec chmod 644 {} +
@@ -117,7 +118,7 @@ static_program() {
         build --target "$triple"
     folder=$target/packaged/$name
     rm -rf "$folder" && cp -r "$contents/doc" "$folder"
-    cp -r "$contents/studies" "$contents/completions" "$folder/"
+    cp -r "$contents/studies" "$contents/grafana" "$contents/prometheus" "$contents/completions" "$folder/"
     mkdir "$folder/man" && cp -r "$contents/man1" "$folder/man/man1"
     strip -o "$folder/loadline" "$target/$triple/packaged/loadline"
     chmod 755 "$folder/loadline"

@@ -1,71 +1,16 @@
 //! What a node counts, as Prometheus reads it: version 0.0.4 of its text format.
 
-use std::fmt::Write;
+mod inventory;
+mod page;
 
 use loadline_san_core::layout::BLOCK;
 use loadline_san_device::model::Lateness;
 use loadline_san_protocol::record;
 
 use crate::event_loop::command::LoopState;
-use crate::event_loop::counts::{BOUNDS_NS, Count};
 use crate::node::Node;
 use crate::node::manage::ManageError;
-
-/// A metric that is being written.
-struct Page(String);
-
-type Labels<'l> = [(&'l str, &'l str)];
-
-impl Page {
-    /// A metric begins.
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    fn value(&mut self, name: &str, labels: &Labels, value: f64) {
-        self.0.push_str(name);
-        self.labels(labels, None);
-        let _ = writeln!(self.0, " {value}");
-    }
-
-    fn labels(&mut self, labels: &Labels, le: Option<&str>) {
-        let more = le.map(|le| ("le", le));
-        for (index, (name, value)) in labels.iter().copied().chain(more).enumerate() {
-            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = write!(self.0, "{}{name}=\"{escaped}\"", if index == 0 { '{' } else { ',' });
-        }
-        if !labels.is_empty() || le.is_some() {
-            self.0.push('}');
-        }
-    }
-
-    fn histogram(&mut self, name: &str, labels: &Labels, count: &Count) {
-        let mut below = 0;
-        let bounds = BOUNDS_NS.iter().map(|bound| (*bound as f64 / 1e9).to_string());
-        for (bound, class) in bounds.chain(["+Inf".into()]).zip(count.classes) {
-            below += class;
-            self.0.push_str(name);
-            self.0.push_str("_bucket");
-            self.labels(labels, Some(&bound));
-            let _ = writeln!(self.0, " {below}");
-        }
-        self.value(&format!("{name}_sum"), labels, count.sum_ns as f64 / 1e9);
-        self.value(&format!("{name}_count"), labels, count.ios as f64);
-    }
-
-    /// Three metrics of I/Os: how many bytes, how many failed, how long they took.
-    fn ios<'l>(&mut self, what: &str, help: &str, all: &[(Vec<(&'l str, &'l str)>, Count)]) {
-        let name = format!("loadline_{what}_bytes_total");
-        self.metric(&name, "counter", &format!("Bytes of {help}."));
-        all.iter().for_each(|(labels, count)| self.value(&name, labels, count.bytes as f64));
-        let name = format!("loadline_{what}_errors_total");
-        self.metric(&name, "counter", &format!("Failed {help}."));
-        all.iter().for_each(|(labels, count)| self.value(&name, labels, count.errors as f64));
-        let name = format!("loadline_{what}_seconds");
-        self.metric(&name, "histogram", &format!("Duration of {help}."));
-        all.iter().for_each(|(labels, count)| self.histogram(&name, labels, count));
-    }
-}
+use page::Page;
 
 impl Node {
     /// The page.
@@ -74,6 +19,7 @@ impl Node {
         self.refresh_loops().await;
         let loops: Vec<LoopState> = self.state().loops.clone();
         let mut page = Page(String::with_capacity(64 << 10));
+        self.of_inventory(&loops, &mut page);
         self.of_volumes(&loops, &mut page);
         self.of_replicas(&loops, &mut page);
         page.metric(
@@ -173,6 +119,14 @@ impl Node {
                 let labels = [("volume", name.as_str()), ("replica", &returning.replica.0.to_string())];
                 page.value("loadline_resync_left_bytes", &labels, (returning.left * BLOCK) as f64);
             }
+        }
+        page.metric(
+            "loadline_resync_bytes_total",
+            "counter",
+            "Bytes of copies to replicas that come back, since this node serves the volume.",
+        );
+        for (name, of) in &volumes {
+            page.value("loadline_resync_bytes_total", &[("volume", name)], (of.copied * BLOCK) as f64);
         }
         let records: Vec<_> = catalog
             .records
@@ -316,6 +270,11 @@ fn of_process(page: &mut Page) {
     page.value(name, &[("part", "other")], rest.max(0.0));
     page.metric("process_resident_memory_bytes", "gauge", "Memory of the process.");
     page.value("process_resident_memory_bytes", &[], resident_bytes() as f64);
+    let name = "process_start_time_seconds";
+    page.metric(name, "gauge", "When the process has started, seconds since 1970.");
+    if let Some(started) = inventory::process_started() {
+        page.value(name, &[], started);
+    }
 }
 
 /// User and system time of this process, seconds; 0 if the kernel does not tell.

@@ -33,7 +33,7 @@
 
 mod accesses;
 mod admission;
-mod allocation;
+pub(crate) mod allocation;
 mod clocks;
 mod connection;
 mod error;
@@ -391,6 +391,7 @@ impl Node {
         self.0.cluster
     }
 
+    /// This life of the process.
     pub(crate) fn incarnation(&self) -> u64 {
         self.0.me.incarnation.0
     }

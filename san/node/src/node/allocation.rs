@@ -40,7 +40,7 @@ pub(super) fn new_replica(
 }
 
 /// Devices as placement sees them. Room is promised to each replica, and to each one that a plan has not made yet.
-pub(super) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
+pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<placement::Device> {
     let overcommit = catalog.cluster.as_ref().map_or(100, |(cluster, _)| u64::from(cluster.overcommit));
     let promised = promised(catalog);
     let devices = catalog.devices.iter().map(|(id, (device, _))| {

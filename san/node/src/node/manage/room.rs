@@ -42,6 +42,11 @@ pub(crate) fn capacity(device: u64) -> u64 {
     device / chunk_bytes(device) * chunk_blocks(device)
 }
 
+/// Bytes of the chunks that so many blocks of replicas take of a device of so many bytes.
+pub(crate) fn in_chunks(blocks: u64, device: u64) -> u64 {
+    blocks * (chunk_bytes(device) / BLOCK) / chunk_blocks(device) * BLOCK
+}
+
 /// Blocks that the extents of a replica of so many blocks take of a device of so many bytes.
 pub(crate) fn data(blocks: u64, device: u64) -> u64 {
     let extents = blocks.div_ceil(u64::from(EXTENT_BLOCKS));
@@ -107,6 +112,15 @@ mod tests {
         assert_eq!(small, (256 + 64) * MIB / BLOCK + 2 * 15 * 64);
         let large = need(16 << 18, 256 * MIB, 1 << 40).both();
         assert_eq!(large, (16 << 18) + 256 * MIB / BLOCK + 2 * 127 * 64);
+    }
+
+    #[test]
+    fn what_fills_a_device_takes_all_its_chunks() {
+        for gib in [1u64, 7, 64, 1024, 100 << 10] {
+            let device = (gib << 30) / chunk_bytes(gib << 30) * chunk_bytes(gib << 30);
+            assert_eq!(in_chunks(capacity(device), device), device, "a device of {gib} GiB");
+        }
+        assert_eq!(in_chunks(0, 1 << 30), 0);
     }
 
     #[test]
