@@ -57,7 +57,7 @@ impl Follower {
                 let why = match api.follow(access.as_deref(), "/v1/stream", last.as_deref(), SILENT) {
                     Err(why) => shown(&why),
                     Ok(mut events) => loop {
-                        match events.next() {
+                        match events.receive() {
                             Ok(None) => break "its stream has ended".into(),
                             Err(why) => break shown(&why),
                             Ok(Some(event)) => {

@@ -86,7 +86,7 @@ impl Past {
         }
     }
 
-    /// The seconds from `from` to `to`, both included, in [`MOST_ROWS`] rows at most.
+    /// The seconds from `from` to `to`, both included, in 1,800 rows at most.
     pub fn view(&self, from: u64, to: u64) -> PastView {
         let begin = self.0.partition_point(|(at, _)| u64::from(*at) < from);
         let end = self.0.partition_point(|(at, _)| u64::from(*at) <= to);

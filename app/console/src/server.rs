@@ -126,12 +126,12 @@ impl Console {
             .with_state(self)
     }
 
-    fn cluster(&self, name: &str) -> Result<&Following, Response> {
+    fn cluster(&self, name: &str) -> Result<&Following, String> {
         let known = || {
             let names: Vec<&str> = self.clusters.keys().map(String::as_str).collect();
             format!("there is no cluster of this name; there are: {}", names.join(", "))
         };
-        self.clusters.get(name).ok_or_else(|| fault(StatusCode::NOT_FOUND, &known()))
+        self.clusters.get(name).ok_or_else(known)
     }
 }
 
@@ -184,7 +184,7 @@ async fn volumes(
 ) -> Response {
     let following = match console.cluster(&name) {
         Ok(following) => following,
-        Err(refused) => return refused,
+        Err(why) => return fault(StatusCode::NOT_FOUND, &why),
     };
     let cluster = following.cluster();
     let Some(status) = cluster.status() else {
@@ -238,7 +238,7 @@ async fn stream(
 ) -> Response {
     let following = match console.cluster(&name) {
         Ok(following) => following.clone(),
-        Err(refused) => return refused,
+        Err(why) => return fault(StatusCode::NOT_FOUND, &why),
     };
     if Arc::strong_count(&console.streams) > MOST_STREAMS {
         return fault(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: close one");

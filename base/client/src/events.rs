@@ -56,7 +56,7 @@ impl ApiAddress {
 
 impl Events {
     /// The next event; `None` if the stream has ended. The error is for people.
-    pub fn next(&mut self) -> Result<Option<ServerEvent>, String> {
+    pub fn receive(&mut self) -> Result<Option<ServerEvent>, String> {
         let mut event = ServerEvent::default();
         let mut data: Vec<String> = Vec::new();
         loop {
@@ -102,7 +102,7 @@ mod tests {
         let mut events = Events(Box::new(text.as_bytes()));
         let mut all = Vec::new();
         loop {
-            match events.next() {
+            match events.receive() {
                 Ok(Some(event)) => all.push(event),
                 Ok(None) => return (all, None),
                 Err(why) => return (all, Some(why)),

@@ -11,7 +11,6 @@ mod steps;
 
 use std::ops::Range;
 
-use super::active::Active;
 use crate::ids::{Epoch, ReplicaId, Sequence};
 use crate::layout::GroupIndex;
 use crate::lease::Moment;
@@ -83,12 +82,6 @@ enum ReturnStage {
     Ordered(Moment),
     Copying,
     Joining,
-}
-
-impl<D> Active<D> {
-    pub(super) fn returning(&self) -> Vec<ReturnProgress> {
-        self.returning.iter().map(|(replica, returning)| returning.progress(*replica)).collect()
-    }
 }
 
 impl Returning {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::{Retry, ReturnStage, Returning, Scan};
+use super::{Retry, ReturnProgress, ReturnStage, Returning, Scan};
 use crate::ids::{Epoch, Position, ReplicaId, Sequence};
 use crate::layout::{GroupIndex, Piece};
 use crate::lease::Moment;
@@ -32,6 +32,11 @@ const MOST_SQUEEZED: u64 = 1024;
 const SCAN: u32 = u32::MAX;
 
 impl<D: Clone> Active<D> {
+    /// How far returning replicas are.
+    pub(in crate::volume) fn returning(&self) -> Vec<ReturnProgress> {
+        self.returning.iter().map(|(replica, returning)| returning.progress(*replica)).collect()
+    }
+
     /// Greets the replicas that have departed and are not returning yet.
     pub(in crate::volume) fn look_for_departed(
         &mut self,
