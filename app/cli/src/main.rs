@@ -11,6 +11,7 @@ mod process;
 mod reference;
 mod san;
 mod study;
+mod watch;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -53,6 +54,7 @@ enum Command {
     Device(device::Args),
     Node(node::Args),
     Console(console::Args),
+    Watch(watch::Args),
 }
 
 fn main() {
@@ -92,6 +94,7 @@ fn done() -> ! {
         Command::Device(args) => device::run(args),
         Command::Node(args) => node::run(args),
         Command::Console(args) => console::run(args),
+        Command::Watch(args) => watch::run(args),
     };
     output::finish(exit).end()
 }

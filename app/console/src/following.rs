@@ -12,9 +12,11 @@ use tokio::sync::broadcast;
 use crate::cluster::Cluster;
 use crate::follower::{Follower, shown};
 use crate::past::Past;
+use crate::view::Now;
 
 /// The time from one status to the next.
 const STATUS: Duration = Duration::from_secs(2);
+const SECOND: Duration = Duration::from_secs(1);
 /// How long a status may take.
 const LIMIT: Duration = Duration::from_secs(6);
 /// Seconds that one who watches may be behind. It goes on with what is kept of the time before.
@@ -23,9 +25,9 @@ const BEHIND: usize = 16;
 /// A second, for all who watch.
 #[derive(Debug, Clone)]
 pub struct Second {
-    /// Seconds since 1970.
-    pub at: u64,
-    /// [`Now`](crate::view::Now) as JSON.
+    /// What there is to see.
+    pub now: Arc<Now>,
+    /// The same as JSON.
     pub json: Arc<str>,
 }
 
@@ -63,7 +65,7 @@ fn wall_ms() -> u64 {
 }
 
 impl Following {
-    /// Follows a cluster, until the process ends. Within a runtime.
+    /// Follows a cluster, until the process ends.
     ///
     /// # Errors
     /// The system starts no further thread.
@@ -78,14 +80,15 @@ impl Following {
         let statuses = following.clone();
         std::thread::Builder::new().name("status".into()).spawn(move || statuses.ask(&place))?;
         let seconds = following.clone();
-        tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(Duration::from_secs(1));
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        std::thread::Builder::new().name("seconds".into()).spawn(move || {
+            let mut next = Instant::now();
             loop {
-                ticks.tick().await;
                 seconds.tick();
+                // Seconds in which the machine slept are a gap: they are not made up for.
+                next = (next + SECOND).max(Instant::now());
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
             }
-        });
+        })?;
         Ok(following)
     }
 
@@ -110,11 +113,16 @@ impl Following {
         (latest.clone(), self.0.seconds.subscribe())
     }
 
+    /// The last second, if there was one.
+    pub fn latest(&self) -> Option<Second> {
+        lock(&self.0.latest).clone()
+    }
+
     fn tick(&self) {
         let now = self.cluster().tick(Instant::now(), wall_ms());
         self.past().add(&now);
         let json = serde_json::to_string(&now).expect("it is numbers and texts").into();
-        let second = Second { at: now.at, json };
+        let second = Second { now: Arc::new(now), json };
         let mut latest = lock(&self.0.latest);
         *latest = Some(second.clone());
         // An error says that no one watches.

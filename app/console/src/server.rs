@@ -227,7 +227,7 @@ fn event(name: &str, content: &impl Serialize) -> Event {
 }
 
 fn of_second(second: &Second) -> Event {
-    Event::default().event("now").id(second.at.to_string()).data(&*second.json)
+    Event::default().event("now").id(second.now.at.to_string()).data(&*second.json)
 }
 
 async fn stream(
@@ -244,7 +244,7 @@ async fn stream(
         return fault(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: close one");
     }
     let (latest, seconds) = following.watch();
-    let last = latest.as_ref().map_or(0, |second| second.at);
+    let last = latest.as_ref().map_or(0, |second| second.now.at);
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let begin = last.saturating_sub(since.past.unwrap_or(PAST)).max(seen.map_or(0, |seen| seen + 1));
     let mut first = VecDeque::new();
@@ -273,11 +273,11 @@ async fn forward(
         let events = match next {
             Err(RecvError::Closed) => return,
             Err(RecvError::Lagged(_)) => continue,
-            Ok(second) if second.at <= last => continue,
+            Ok(second) if second.now.at <= last => continue,
             Ok(second) => {
-                let missed = (second.at > last + 1 && last > 0)
-                    .then(|| event("past", &following.past().view(last + 1, second.at - 1)));
-                last = second.at;
+                let missed = (second.now.at > last + 1 && last > 0)
+                    .then(|| event("past", &following.past().view(last + 1, second.now.at - 1)));
+                last = second.now.at;
                 missed.into_iter().chain([of_second(&second)])
             }
         };
