@@ -177,6 +177,14 @@ fn the_page_shows_what_a_cluster_does_and_never_green_or_0_of_what_is_not_known(
         writes.join().expect("all were written");
     });
     cluster.start_node(3);
+    // The same for programs, a line each second.
+    let lines = cluster.loadline(&["watch", "--json", "--for", "4s"]);
+    let last: Value =
+        serde_json::from_str(lines.lines().last().expect("there are some")).expect("it is JSON");
+    assert!(
+        last["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3) && last["known"] == true,
+        "{last:#}"
+    );
     let shown = browser.until("it is healthy again", |shown| shown["overall"] == "Healthy");
     assert!(shown["alerts"].as_array().is_some_and(Vec::is_empty) && shown["charts"] == 4, "{shown:#}");
     browser.close();
@@ -204,6 +212,11 @@ fn what_a_stranger_asks_is_refused_and_what_is_not_there_is_named() {
     ] {
         assert!(answer.contains(header), "{answer}");
     }
+    // A screen needs a terminal.
+    let output = Command::new(env!("CARGO_BIN_EXE_loadline")).arg("watch").stdin(Stdio::null()).output();
+    let output = output.expect("it is built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("loadline watch --json"), "{said}");
     // A second console on the port, names that are the same, and what is no address.
     let port = console.1.to_string();
     for (arguments, code, says) in [

@@ -7,7 +7,7 @@ mod loops;
 mod processes;
 
 use std::fs::{self, Metadata};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
@@ -63,6 +63,26 @@ pub fn holder_of_device(number: u64) -> Option<String> {
                 Some(format!("{name} is part of {holder} (LVM, md, a crypt volume or a multipath device)"))
             })
     })
+}
+
+/// Why what is behind the loop device with this number (`st_rdev`) is in use by others than the loop device, in words: it is locked, or held
+/// exclusively. `None` if it is not, or this is no loop device.
+pub fn user_behind(number: u64) -> Option<String> {
+    let path = loops::behind(number)?;
+    let is_device = fs::metadata(&path).ok()?.file_type().is_block_device();
+    // Exclusive of a device: it fails while another has claimed it, and claims it for no longer than this.
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | if is_device { libc::O_EXCL } else { 0 };
+    let by = |what: &str| Some(format!("{}, which is behind it, is {what}", path.display()));
+    match fs::OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => by("held exclusively by another user"),
+        Err(_) => None,
+        Ok(file) => match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => by("locked by another user"),
+            // The lock is given back here.
+            _ if is_device => user_behind(fs::metadata(&path).ok()?.rdev()),
+            _ => None,
+        },
+    }
 }
 
 /// A device and all that shares its blocks: its partitions, or the disk that it is a partition of.

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::libc;
 
@@ -23,6 +23,16 @@ pub(super) fn over(identity: Identity) -> Option<String> {
         };
         backing.contains(&identity).then_some(name)
     })
+}
+
+/// The file or device behind the loop device with this number (`st_rdev`), or behind the one that it is a part of; `None` if it is no
+/// loop device, or what is behind it cannot be found by a path any more, so that no one else can open it.
+pub(super) fn behind(number: u64) -> Option<PathBuf> {
+    let own = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    let file = ["loop/backing_file", "../loop/backing_file"].map(|of| Path::new(&own).join(of));
+    let path = file.iter().find_map(|file| fs::read_to_string(file).ok())?;
+    let path = PathBuf::from(path.trim_end_matches('\n'));
+    path.exists().then_some(path)
 }
 
 /// What the kernel has behind a loop device, as a file and as a device.

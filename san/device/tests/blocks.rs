@@ -19,6 +19,11 @@ struct Loop(PathBuf);
 impl Loop {
     fn over(file: &Path, words: &[&str]) -> Option<Loop> {
         std::fs::write(file, vec![0; BYTES as usize]).unwrap();
+        Loop::over_present(file, words)
+    }
+
+    /// Over a file or a device that is there.
+    fn over_present(file: &Path, words: &[&str]) -> Option<Loop> {
         let made = Command::new("losetup").args(["--find", "--show"]).args(words).arg(file).output();
         match made {
             Ok(output) if output.status.success() => {
@@ -82,6 +87,34 @@ fn a_mounted_device_is_refused_with_where_it_is_mounted() {
         said.contains(&format!("is mounted on {}", place.display())) && said.contains("umount"),
         "{said}"
     );
+}
+
+/// Two devices of one cluster on the same bytes would each destroy what the other has.
+#[test]
+fn a_file_and_the_loop_device_over_it_are_one_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let Some(device) = Loop::over(&file, &[]) else { return };
+    let error = DeviceFile::open(&file, SHORT).unwrap_err();
+    let by = format!("it is behind {}", device.0.display());
+    assert!(matches!(error, DeviceError::Held { .. }) && error.to_string().contains(&by), "{error}");
+    drop(device);
+    let open = DeviceFile::open(&file, Duration::from_secs(10)).unwrap();
+    let Some(device) = Loop::over_present(&file, &[]) else { return };
+    let error = DeviceFile::open(&device.0, SHORT).unwrap_err();
+    let by = format!("{}, which is behind it, is locked", file.display());
+    assert!(matches!(error, DeviceError::Held { .. }) && error.to_string().contains(&by), "{error}");
+    drop(open);
+    DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap();
+    // A loop device over a device that is in use, and one that uses a device.
+    let Some(above) = Loop::over_present(&device.0, &[]) else { return };
+    let error = DeviceFile::open(&device.0, SHORT).unwrap_err();
+    assert!(error.to_string().contains(&format!("is behind {}", above.0.display())), "{error}");
+    drop(above);
+    let _open = DeviceFile::open(&device.0, Duration::from_secs(10)).unwrap();
+    let Some(above) = Loop::over_present(&device.0, &[]) else { return };
+    let error = DeviceFile::open(&above.0, SHORT).unwrap_err();
+    assert!(error.to_string().contains(&format!("{}, which is behind it", device.0.display())), "{error}");
 }
 
 #[test]

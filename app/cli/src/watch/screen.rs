@@ -87,7 +87,7 @@ pub(super) fn draw(frame: &mut Frame, shown: &Shown) {
     let causes = now.why.len().min(CAUSES) as u16;
     let reports = now.nodes.len() > now.missing.len();
     let chart = if frame.area().height >= 20 { 3 } else { 0 };
-    let heights = [1, causes, 3, chart, 1].map(Constraint::Length);
+    let heights = [1, causes, 4, chart, 1].map(Constraint::Length);
     let [top, why, figures, curve, tabs, list, keys] =
         Layout::vertical(heights.into_iter().chain([Constraint::Min(3), Constraint::Length(1)]))
             .areas(frame.area());
@@ -112,7 +112,7 @@ pub(super) fn draw(frame: &mut Frame, shown: &Shown) {
         List::Devices => devices(frame, list, shown),
         List::Events => events(frame, list, shown),
     }
-    let keys_of = " q quit   n nodes   v volumes   d devices   e events   up/down scroll   space pause";
+    let keys_of = " q quit  n nodes  v volumes  d devices  e events  up/down scroll  space pause";
     frame.render_widget(Paragraph::new(keys_of).style(Style::new().add_modifier(Modifier::DIM)), keys);
 }
 
@@ -162,11 +162,8 @@ fn totals(now: &Now) -> Vec<Line<'static>> {
             moved(of),
             now.cpu
         )),
-        Line::from(format!(
-            "reads  {}   writes  {}",
-            latencies(of.read_latency),
-            latencies(of.write_latency)
-        )),
+        Line::from(format!("reads   {}", latencies(of.read_latency))),
+        Line::from(format!("writes  {}", latencies(of.write_latency))),
         Line::from(format!(
             "behind it, MB/s: log {}  destaged {}  scrub {}  resync {}{left}",
             megabytes(of.log_bytes),

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use loadline_base::in_use::{Identity, holder_of, opener_of_device};
+use loadline_base::in_use::{Identity, holder_of, opener_of_device, user_behind};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
@@ -29,6 +29,11 @@ impl DeviceFile {
         let checked = probe::check(path)?;
         let file = open_to_write(&patience, checked.file_type().is_block_device())?;
         lock(&file, &patience)?;
+        // A file and the loop device over it are the same bytes. Both are looked for once this one is locked: of two that are opened at
+        // the same time, one at least sees the other.
+        if let Some(error) = held_by_loop(path, &checked) {
+            return Err(error);
+        }
         // Looked at again only now: while the lock was waited for, it may have been replaced, or become longer.
         let fail = |what| move |error| DeviceError::Failed { path: path.to_owned(), what, error };
         let opened = file.metadata().map_err(fail("looked at"))?;
@@ -81,6 +86,13 @@ fn device_number(path: &Path) -> Option<u64> {
 /// That the system uses it, if the system reports that.
 fn held(path: &Path) -> Option<DeviceError> {
     let by = holder_of(Identity::of(&std::fs::metadata(path).ok()?))?;
+    Some(DeviceError::Held { path: path.to_owned(), by })
+}
+
+/// That a loop device has it, or that it is a loop device over something that is in use.
+fn held_by_loop(path: &Path, metadata: &Metadata) -> Option<DeviceError> {
+    let number = metadata.file_type().is_block_device().then(|| metadata.rdev());
+    let by = holder_of(Identity::of(metadata)).or_else(|| user_behind(number?))?;
     Some(DeviceError::Held { path: path.to_owned(), by })
 }
 
