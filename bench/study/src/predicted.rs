@@ -13,6 +13,7 @@ use crate::file::Study;
 use crate::folder::result::StepResult;
 use crate::name::Name;
 use crate::planned_step::{Purpose, Step};
+use crate::volume_limit::VolumeLimit;
 
 /// Whether the models say what becomes of the step: a node that is gone takes its device with it, but what a slow device does, or one that
 /// fails in the window, no model says.
@@ -35,10 +36,10 @@ pub(crate) fn is_random(profile: &Profile) -> bool {
     matches!(profile.pattern, Pattern::Random | Pattern::Mixed { .. })
 }
 
-/// The volumes of a step with what is asked of each; `None` if one has no owner.
+/// The volumes of a step with what is asked of each; `None` if one has no owner. A volume with a limit has its whole burst left for the window
+/// if `has_burst`, and has used it up before otherwise.
 pub(crate) fn asked(
-    step: &Step,
-    study: &Study,
+    (step, study, has_burst): (&Step, &Study, bool),
     names: &BTreeSet<String>,
     placement: &BTreeMap<String, PlacedVolume>,
 ) -> Option<Vec<Volume>> {
@@ -47,7 +48,11 @@ pub(crate) fn asked(
     // A worker's rate is shared by its disks.
     let disks = f64::from(study.fleet.disks_per_worker.max(1));
     let offered = profile.rate.map(|offered| offered.rate.iops(profile.block_size) / disks);
-    let limited = step.volume_limit.map(|limit| limit.most_iops(profile.block_size.0, window_s));
+    let limit_of = |limit: VolumeLimit| match has_burst {
+        true => limit.most_iops(profile.block_size.0, window_s),
+        false => limit.sustained_iops(profile.block_size.0),
+    };
+    let limited = step.volume_limit.map(limit_of);
     let volume = |name: &String| {
         let placed = placement.get(name)?;
         Some(Volume {

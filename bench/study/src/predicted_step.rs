@@ -42,7 +42,9 @@ impl<W: Workers> Runner<'_, W> {
         let at_work = volumes.into_iter().filter(|(worker, _)| jobs.contains_key(worker));
         let names: BTreeSet<String> =
             at_work.flat_map(|(_, volumes)| volumes).map(|volume| volume.name).collect();
-        let Some(volumes) = asked(step, study, &names, &placement) else { return Ok(None) };
+        let [at_least, at_most] =
+            [false, true].map(|has_burst| asked((step, study, has_burst), &names, &placement));
+        let (Some(at_least), Some(at_most)) = (at_least, at_most) else { return Ok(None) };
         let nodes = plan.fleet.nodes.iter().map(|node| (node.clone(), devices.clone())).collect();
         let san = study.san(step.policy.as_ref()).cloned().unwrap_or_default();
         let is_scattered = plan.loads().any(|other| {
@@ -64,6 +66,12 @@ impl<W: Workers> Runner<'_, W> {
         let most_iops = study.nodes().and_then(|node| node.machine_iops);
         let software =
             Software { read_s: READ_S, write_s: WRITE_S, most_iops: most_iops.map(|iops| iops as f64) };
-        Ok(predict(&nodes, &load, &volumes, software))
+        // Whether clients have used the bursts of their limits up before the window is not known.
+        let Some(least) = predict(&nodes, &load, &at_least, software) else { return Ok(None) };
+        let mut prediction = predict(&nodes, &load, &at_most, software);
+        if let Some(prediction) = &mut prediction {
+            prediction.iops.low = prediction.iops.low.min(least.iops.low);
+        }
+        Ok(prediction)
     }
 }

@@ -28,16 +28,21 @@ fn what_is_asked_of_each_volume_is_what_is_outstanding_offered_and_allowed() {
     let of = |more: &str| {
         let study = study(more);
         let step = steps(&study).pop().unwrap();
-        asked(&step, &study, &names, &placement).unwrap().remove(0)
+        asked((&step, &study, true), &names, &placement).unwrap().remove(0)
     };
     let plain = of("");
     assert_eq!((plain.outstanding, plain.most_iops, plain.owner.as_str()), (8.0, None, "node-1"));
     assert_eq!(of("[matrix]\nrate = [\"500iops\"]").most_iops, Some(500.0));
     let limited = of("[matrix]\nrate = [\"500iops\"]\nvolume_limit = [{ iops = 300 }]").most_iops.unwrap();
     assert!((300.0..303.0).contains(&limited), "a burst in 30 s: {limited}");
-    let study = study("");
+    let study = study("[matrix]\nvolume_limit = [{ iops = 300, burst = \"10s\" }]");
+    let of_burst = |has_burst| {
+        let step = steps(&study).pop().unwrap();
+        asked((&step, &study, has_burst), &names, &placement).unwrap().remove(0).most_iops
+    };
+    assert_eq!((of_burst(false), of_burst(true)), (Some(300.0), Some(400.0)), "10 s to be caught up in 30 s");
     let gone = PlacedVolume { owner: None, stripes: Vec::new() };
-    assert_eq!(asked(&steps(&study)[0], &study, &names, &BTreeMap::from([("v".into(), gone)])), None);
+    assert_eq!(asked((&steps(&study)[0], &study, true), &names, &BTreeMap::from([("v".into(), gone)])), None);
 }
 
 #[test]

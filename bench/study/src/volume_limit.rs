@@ -128,11 +128,14 @@ impl VolumeLimit {
     /// The most I/Os a second of one volume over a window of so many seconds that begins with a whole burst to be caught up, of I/Os
     /// of so many bytes.
     pub fn most_iops(&self, block_size: u64, window_s: f64) -> f64 {
-        let by_bytes = self.mbps.map(|mbps| mbps as f64 * MB as f64 / block_size.max(1) as f64);
-        let least =
-            self.iops.map(|iops| iops as f64).into_iter().chain(by_bytes).fold(f64::INFINITY, f64::min);
         let burst_s = self.burst.map_or(BURST, |burst| burst.0).as_secs_f64();
-        least * (1.0 + burst_s / window_s.max(f64::MIN_POSITIVE))
+        self.sustained_iops(block_size) * (1.0 + burst_s / window_s.max(f64::MIN_POSITIVE))
+    }
+
+    /// The most I/Os a second of one volume once the burst is used up, of I/Os of so many bytes.
+    pub fn sustained_iops(&self, block_size: u64) -> f64 {
+        let by_bytes = self.mbps.map(|mbps| mbps as f64 * MB as f64 / block_size.max(1) as f64);
+        self.iops.map(|iops| iops as f64).into_iter().chain(by_bytes).fold(f64::INFINITY, f64::min)
     }
 }
 
