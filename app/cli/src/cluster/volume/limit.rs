@@ -10,13 +10,13 @@ use crate::process::exit::Exit;
 /// A megabyte, as on a drive's label.
 const MB: u64 = 1_000_000;
 
-/// How much a second.
+/// How much a second. The command sets the whole limit: what is not given is not limited any more.
 #[derive(clap::Args)]
 pub(super) struct Rates {
-    /// Requests a second.
+    /// Requests a second: a whole number. Without it, requests are not limited any more.
     #[arg(long, value_name = "N", required_unless_present_any = ["mbps", "none"])]
     iops: Option<u64>,
-    /// Megabytes a second of reads and writes together.
+    /// Megabytes a second of reads and writes together: a whole number. Without it, bytes are not limited any more.
     #[arg(long, value_name = "N")]
     mbps: Option<u64>,
     /// How much of the time before may be caught up: after an idle second, a burst of 1s lets twice as much begin in the next one. [default:
