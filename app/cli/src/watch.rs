@@ -56,7 +56,8 @@ pub(crate) fn run(args: Args) -> Exit {
     if let Err(why) = args.api.agent(access.as_deref(), TURN) {
         return print_error(Exit::Usage, &why);
     }
-    if !args.json && !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+    let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    if !args.json && !is_terminal {
         let message = "this is no terminal: 'loadline watch --json' prints a line each second, and 'loadline san status' the state once";
         return print_error(Exit::Usage, message);
     }

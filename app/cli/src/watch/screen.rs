@@ -189,7 +189,7 @@ fn titles(chosen: List) -> Line<'static> {
 }
 
 /// A table, of which the rows above the chosen one are left out.
-fn table<'r>(
+fn table(
     frame: &mut Frame,
     area: Rect,
     titles: &[&'static str],
@@ -204,8 +204,7 @@ fn table<'r>(
             0 | 1 => Cell::from(cell),
             _ => Cell::from(format!("{cell:>0$}", usize::from(*width))),
         });
-        Row::new(aligned.collect::<Vec<Cell<'r>>>())
-            .style(colour.map_or(Style::new(), |of| Style::new().fg(of)))
+        Row::new(aligned.collect::<Vec<Cell>>()).style(colour.map_or(Style::new(), |of| Style::new().fg(of)))
     };
     let head = text((titles.iter().map(|title| (*title).to_owned()).collect(), None));
     let widths_of = widths.iter().map(|width| Constraint::Length(*width));
