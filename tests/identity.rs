@@ -429,6 +429,11 @@ fn the_api_beyond_one_machine_wants_an_access() {
     assert!(!done && said.contains("--access"), "{said}");
     let (done, said) = ask(Some(&viewer), &["san", "status"]);
     assert!(done && said.contains("node-2  reports"), "nodes ask each other as nodes: {said}");
+    let watched = ask(Some(&viewer), &["watch", "--json", "--for", "6s"]).1;
+    let last: serde_json::Value =
+        serde_json::from_str(watched.lines().last().expect("a line a second")).expect("it is JSON");
+    let all_report = |nodes: &Vec<serde_json::Value>| nodes.iter().all(|node| node["reports"] == "now");
+    assert!(last["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2 && all_report(nodes)), "{last:#}");
     let (done, said) = ask(Some(&viewer), &create);
     assert!(!done && said.contains("needs the role operator"), "{said}");
     let (done, said) = ask(Some(&operator), &create);

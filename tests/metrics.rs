@@ -33,7 +33,7 @@ fn the_reference_lists_every_metric_with_its_type_and_labels() {
             assert_eq!(labels, listed_labels, "{name}");
         }
     }
-    // What the configuration has is known of a node that is gone, and its own life is told from the one before.
+    // A node that is gone is still a node of the cluster. When it comes back, its incarnation and its start are later than before.
     let life = |page: &str| {
         let lines = page.lines().filter(|line| {
             line.starts_with("loadline_node_incarnation ") || line.starts_with("process_start_time_seconds ")

@@ -21,7 +21,7 @@ const TURN: Duration = Duration::from_millis(100);
 /// device; resyncs with the time that is left; and events. Ctrl-C ends it, and the clusters go on.
 ///
 /// The page is at http://127.0.0.1:7480, for programs of this machine only. From another machine, use a tunnel: ssh -L
-/// 7480:127.0.0.1:7480 HOST. The command keeps the last 24 hours of each cluster in memory, while it runs.
+/// 7480:127.0.0.1:7480 HOST. The command keeps the totals of each cluster in memory for 24 hours, while it runs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline console\n  \

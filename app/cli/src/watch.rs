@@ -69,16 +69,12 @@ pub(crate) fn run(args: Args) -> Exit {
     let stop = interrupt::flag();
     let begun = Instant::now();
     let ends = || stop.load(Ordering::Relaxed) || args.lasts.is_some_and(|of| begun.elapsed() >= of.0);
-    if args.json {
-        lines(&following, ends)
-    } else {
-        full_screen(&name, &following, ends)
-    }
-    if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done }
+    let interrupted = if args.json { lines(&following, ends) } else { full_screen(&name, &following, ends) };
+    if interrupted || stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done }
 }
 
-/// Prints each second as a line.
-fn lines(following: &Following, ends: impl Fn() -> bool) {
+/// Prints each second as a line. No key interrupts it.
+fn lines(following: &Following, ends: impl Fn() -> bool) -> bool {
     let mut last = None;
     while !ends() {
         if let Some(second) = following.latest().filter(|second| Some(second.now.at) != last) {
@@ -87,6 +83,7 @@ fn lines(following: &Following, ends: impl Fn() -> bool) {
         }
         std::thread::sleep(TURN);
     }
+    false
 }
 
 /// What is shown, and what was before.
@@ -146,11 +143,12 @@ impl Watched {
     }
 }
 
-fn full_screen(name: &str, following: &Following, ends: impl Fn() -> bool) {
+/// Shows the screen until the command ends; whether by Ctrl-C, which is a key there.
+fn full_screen(name: &str, following: &Following, ends: impl Fn() -> bool) -> bool {
     let mut terminal = ratatui::init();
     let chosen = Chosen { list: List::Nodes, above: 0, paused: false };
     let mut watched = Watched { now: None, iops: VecDeque::new(), events: Vec::new(), chosen };
-    let mut height = 10;
+    let (mut height, mut interrupted) = (10, false);
     while !ends() {
         watched.take(following);
         let drawn = terminal.draw(|frame| {
@@ -179,4 +177,5 @@ fn full_screen(name: &str, following: &Following, ends: impl Fn() -> bool) {
         }
     }
     ratatui::restore();
+    interrupted
 }

@@ -15,7 +15,7 @@ use crate::view::{
 
 /// A node sends a sample each second. Without one for so long its figures are unknown.
 const MISSING: Duration = Duration::from_millis(2500);
-/// Samples that wait for their second: one, so that a node that is a moment late is not missing, and a few in which it was.
+/// Samples that may wait for their second. If there are more, because a node was late, all but one belong to this second.
 const AHEAD: usize = 3;
 /// A status that is older is not how things are now.
 const STATUS: Duration = Duration::from_secs(8);
@@ -32,8 +32,10 @@ struct NodeState {
     hello: Option<Hello>,
     /// Samples that were received and belong to seconds that are not shown yet.
     waiting: VecDeque<Sample>,
-    /// When the last one came, and what it had.
-    last: Option<Instant>,
+    /// One sample at least waits for its second all the time, so that one that comes a moment late is not missing.
+    has_spare: bool,
+    /// When the last one came, also by the console's clock: milliseconds since 1970.
+    last: Option<(Instant, u64)>,
     /// Since when it does not answer, and why.
     silent: Option<(u64, String)>,
     /// The console's clock minus the node's, milliseconds, at the last sample.
@@ -54,8 +56,8 @@ pub struct Cluster {
     shown: u64,
     /// Bytes that were copied in each of the last seconds.
     resynced: VecDeque<f64>,
-    /// The largest share of each resync that was shown, by volume and node.
-    progress: BTreeMap<(String, String), f64>,
+    /// The largest share of each resync that was shown, by the id of the replica that gets the data.
+    progress: BTreeMap<u64, f64>,
     /// What each volume and each device did in the last second, by name and by number.
     volumes: BTreeMap<String, (Rates, usize)>,
     devices: BTreeMap<u32, DeviceSample>,
@@ -64,7 +66,8 @@ pub struct Cluster {
 impl Cluster {
     /// A node reports, or does not. `wall_ms` is the console's clock: milliseconds since 1970.
     pub fn learn(&mut self, node: &str, news: News, now: Instant, wall_ms: u64) {
-        let state = self.nodes.entry(node.into()).or_default();
+        // A node that was removed may still say something.
+        let Some(state) = self.nodes.get_mut(node) else { return };
         match news {
             News::Silent(why) => {
                 // A stream that ends after its ten minutes, and goes on, is no event: it is one once figures are missing.
@@ -81,7 +84,7 @@ impl Cluster {
             }
             News::Followed(Followed::Sample(sample)) => {
                 state.silent = None;
-                state.last = Some(now);
+                state.last = Some((now, wall_ms));
                 state.clock_off_ms = wall_ms as i64 - sample.at_ms as i64;
                 state.waiting.push_back(*sample);
             }
@@ -159,22 +162,9 @@ impl Cluster {
         self.devices.clear();
         let (mut rates, mut lost) = (Rates::default(), Vec::new());
         for (name, state) in &mut self.nodes {
-            let taken = take(&mut state.waiting);
-            let mut row = NodeRow {
-                name: name.clone(),
-                reports: Reports::NotYet,
-                rates: None,
-                cpu: None,
-                memory: None,
-                clients: None,
-                log_fill: None,
-                slowed: None,
-                volumes: None,
-                draining: false,
-                stopping: false,
-                clock_off: (state.clock_off_ms.abs() > 1000).then(|| state.clock_off_ms as f64 / -1000.0),
-                fault: None,
-            };
+            let taken = state.take();
+            let mut row = NodeRow::unreported(name, Reports::NotYet);
+            row.clock_off = (state.clock_off_ms.abs() > 1000).then(|| state.clock_off_ms as f64 / -1000.0);
             if let Some(samples) = taken {
                 let seconds = samples.iter().map(|of| of.covers_us).sum::<u64>().max(1) as f64 / 1e6;
                 let mut done = Done::default();
@@ -192,25 +182,29 @@ impl Cluster {
                 let fills = last.replicas.iter().map(|of| of.log_used as f64 / of.log.max(1) as f64);
                 row.log_fill = Some(fills.fold(0.0, f64::max));
                 row.slowed = Some(last.replicas.iter().filter(|of| of.slowed).count());
-                for sample in &samples {
-                    for volume in &sample.volumes {
-                        let of = Done::of_volume(volume).rates(seconds, &self.bounds_ns);
-                        self.volumes.insert(volume.name.clone(), (of, volume.unanswered));
-                    }
-                    for device in &sample.devices {
-                        self.devices.insert(device.id, device.clone());
-                    }
+                let mut volumes: BTreeMap<&str, Done> = BTreeMap::new();
+                for volume in samples.iter().flat_map(|sample| &sample.volumes) {
+                    volumes.entry(&volume.name).or_default().merge(&Done::of_volume(volume));
                 }
+                for volume in &last.volumes {
+                    let rates = volumes[&*volume.name].rates(seconds, &self.bounds_ns);
+                    self.volumes.insert(volume.name.clone(), (rates, volume.unanswered));
+                }
+                self.devices.extend(last.devices.iter().map(|device| (device.id, device.clone())));
             } else {
                 missing.push(name.clone());
-                let is_late = state.last.is_some_and(|last| now.duration_since(last) < MISSING);
-                if !is_late && (state.last.is_some() || state.silent.is_some()) {
-                    let why = || (wall_ms, "it sends nothing".to_owned());
-                    let (at_ms, why) = state.silent.get_or_insert_with(why).clone();
-                    if state.last.take().is_some() {
+                if state.last.is_some_and(|(last, _)| now.duration_since(last) < MISSING) {
+                    row.reports = Reports::Late;
+                } else if state.last.is_some() || state.silent.is_some() {
+                    let (at_ms, why) =
+                        state.silent.get_or_insert_with(|| (wall_ms, "it sends nothing".into()));
+                    if let Some((_, last)) = state.last.take() {
+                        // Of what came after its last sample nothing is known.
+                        *at_ms = last;
+                        state.has_spare = false;
                         lost.push((name.clone(), why.clone()));
                     }
-                    row.reports = Reports::UnknownSince { at_ms, why };
+                    row.reports = Reports::UnknownSince { at_ms: *at_ms, why: why.clone() };
                 }
             }
             rows.push(row);
@@ -285,10 +279,10 @@ impl Cluster {
                 Reports::UnknownSince { why, .. } => {
                     causes.push((Overall::Degraded, format!("node {} does not report: {why}", row.name)));
                 }
-                Reports::NotYet if row.rates.is_none() => {
+                Reports::NotYet => {
                     causes.push((Overall::Unknown, format!("node {} has not reported yet", row.name)));
                 }
-                _ => {
+                Reports::Now | Reports::Late => {
                     if let Some(fault) = &row.fault {
                         causes.push((Overall::Degraded, format!("node {}: {fault}", row.name)));
                     }
@@ -425,10 +419,9 @@ impl Cluster {
                 let Some(left) = replica.left_bytes else { continue };
                 let copied = replica.copied_bytes.unwrap_or(0);
                 let done = if left + copied == 0 { 0.0 } else { copied as f64 / (left + copied) as f64 };
-                let key = (volume.name.clone(), replica.node.clone());
                 // New writes add to what is left: what was done stays done.
-                let done = before.remove(&key).unwrap_or(0.0).max(done);
-                self.progress.insert(key, done);
+                let done = before.remove(&replica.id).unwrap_or(0.0).max(done);
+                self.progress.insert(replica.id, done);
                 view.resyncs.push(ResyncRow {
                     volume: volume.name.clone(),
                     node: replica.node.clone(),
@@ -447,10 +440,16 @@ impl Cluster {
     }
 }
 
-/// What belongs to this second of what has come: nothing if it is late.
-fn take(waiting: &mut VecDeque<Sample>) -> Option<Vec<Sample>> {
-    let count = if waiting.len() > AHEAD { waiting.len() } else { usize::from(!waiting.is_empty()) };
-    (count > 0).then(|| waiting.drain(..count).collect())
+impl NodeState {
+    /// What belongs to this second of what has come: nothing if it is late, or the first sample waits for the second one.
+    fn take(&mut self) -> Option<Vec<Sample>> {
+        self.has_spare |= self.waiting.len() > 1;
+        let count = match self.waiting.len() {
+            more if more > AHEAD => more - 1,
+            some => usize::from(some > 0 && self.has_spare),
+        };
+        (count > 0).then(|| self.waiting.drain(..count).collect())
+    }
 }
 
 /// Adds what a node did each second; not its latencies, which do not add up.

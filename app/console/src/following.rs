@@ -1,7 +1,7 @@
 //! A cluster that is followed: a thread for the status, a thread for each node, and a second after the other for those who watch.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -133,11 +133,14 @@ impl Following {
     fn ask(&self, place: &Place) {
         let mut known: Vec<ApiAddress> = vec![place.api.clone()];
         let mut followers: BTreeMap<String, (ApiAddress, Follower)> = BTreeMap::new();
+        // Of the host of a node its own identity is an access to the other nodes too.
+        let access = place.access.clone().or_else(|| place.api.own_access());
         loop {
             let begun = Instant::now();
-            let access = place.access.clone();
-            match status(&known[0], access.as_ref()) {
+            match status(&known[0], access.as_deref()) {
                 Ok(status) => {
+                    // First: what a node sends that is not known is not taken.
+                    self.cluster().learn_status(Ok(status.clone()), Instant::now());
                     let apis: BTreeMap<&str, ApiAddress> = status
                         .nodes
                         .iter()
@@ -148,7 +151,7 @@ impl Following {
                     followers.retain(|name, (api, _)| apis.get(name.as_str()) == Some(api));
                     for (name, api) in &apis {
                         if !followers.contains_key(*name) {
-                            self.follow(&mut followers, name, api, place);
+                            self.follow(&mut followers, name, api, access.clone());
                         }
                     }
                     let first = known.swap_remove(0);
@@ -163,7 +166,6 @@ impl Following {
                             true
                         }
                     });
-                    self.cluster().learn_status(Ok(status), Instant::now());
                 }
                 Err(why) => {
                     self.cluster()
@@ -180,10 +182,9 @@ impl Following {
         followers: &mut BTreeMap<String, (ApiAddress, Follower)>,
         name: &str,
         api: &ApiAddress,
-        place: &Place,
+        access: Option<PathBuf>,
     ) {
         let (this, node) = (self.clone(), name.to_owned());
-        let access = place.access.clone().or_else(|| place.api.own_access());
         let report = move |news| this.cluster().learn(&node, news, Instant::now(), wall_ms());
         // Without a thread the node stays unknown, and is tried again with the next status.
         if let Ok(follower) = Follower::start(api.clone(), access, report) {
@@ -193,9 +194,8 @@ impl Following {
 }
 
 /// The status, as this node has it.
-fn status(api: &ApiAddress, access: Option<&PathBuf>) -> Result<StatusView, String> {
-    let own = access.cloned().or_else(|| api.own_access());
-    let agent = api.agent(own.as_deref(), LIMIT)?;
+fn status(api: &ApiAddress, access: Option<&Path>) -> Result<StatusView, String> {
+    let agent = api.agent(access, LIMIT)?;
     let mut answer = agent.get(api.url("/v1/status")).call().map_err(|why| shown(&why.to_string()))?;
     if answer.status() != 200 {
         let said = answer.body_mut().with_config().limit(4096).read_to_string().unwrap_or_default();

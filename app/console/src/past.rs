@@ -12,7 +12,8 @@ const KEPT: usize = 24 * 3600;
 /// Rows of an answer at most. Of a longer time each row is the worst of several seconds in latency, and their mean in everything else.
 const MOST_ROWS: usize = 1800;
 
-/// What a row has, in this order. Latencies are microseconds, and -1 if there were no requests; everything else is a second's.
+/// What a row has, in this order. Latencies are microseconds, and -1 if there were no requests; everything else is a second's. In a second
+/// for which no node reported everything but `missing` is -1.
 pub const COLUMNS: [&str; 17] = [
     "reads",
     "writes",
@@ -80,6 +81,9 @@ impl Past {
             .chain(latency(&total.write_latency))
             .chain(lasts);
         row.iter_mut().zip(all).for_each(|(to, of)| *to = of as f32);
+        if !now.is_reported() {
+            row[..COLUMNS.len() - 1].fill(-1.0);
+        }
         self.0.push_back((at, row));
         if self.0.len() > KEPT {
             self.0.pop_front();
@@ -100,7 +104,11 @@ impl Past {
             let of = |column: usize| group.iter().map(move |(_, row)| row[column]);
             let row = (0..COLUMNS.len()).map(|column| match LATENCIES.contains(&column) {
                 true => of(column).fold(-1.0, f32::max),
-                false => of(column).sum::<f32>() / group.len() as f32,
+                // The mean of the seconds that are known.
+                false => {
+                    let known: Vec<f32> = of(column).filter(|value| *value >= 0.0).collect();
+                    if known.is_empty() { -1.0 } else { known.iter().sum::<f32>() / known.len() as f32 }
+                }
             });
             view.rows.push(row.collect());
         }
@@ -115,11 +123,19 @@ mod tests {
     use super::*;
     use crate::cluster::Cluster;
     use crate::latency::Latency;
+    use crate::view::{NodeRow, Reports};
+
+    /// A second in which the only node reports.
+    fn second_of(second: u64) -> Now {
+        let mut now = Cluster::default().tick(Instant::now(), second * 1000);
+        now.nodes = vec![NodeRow::unreported("a", Reports::Now)];
+        now
+    }
 
     fn past(seconds: std::ops::Range<u64>) -> Past {
         let mut past = Past::default();
         for second in seconds {
-            let mut now = Cluster::default().tick(Instant::now(), second * 1000);
+            let mut now = second_of(second);
             now.total.reads = second as f64;
             let p99 = if second % 10 == 3 { 900.0 } else { 100.0 };
             now.total.read_latency =
@@ -153,7 +169,18 @@ mod tests {
     fn a_day_is_kept_and_a_clock_that_goes_back_adds_nothing() {
         let mut past = past(0..KEPT as u64 + 5);
         assert_eq!((past.0.len(), past.0[0].0), (KEPT, 5));
-        past.add(&Cluster::default().tick(Instant::now(), 1000));
+        past.add(&second_of(1));
         assert_eq!(past.0.len(), KEPT);
+    }
+
+    #[test]
+    fn a_second_for_which_no_node_reported_is_not_0() {
+        let mut past = past(0..2000);
+        past.add(&Cluster::default().tick(Instant::now(), 2_000_000));
+        assert_eq!(past.view(2000, 2000).rows[0][..4], [-1.0; 4]);
+        let view = past.view(0, 2000);
+        assert_eq!((view.step, view.rows.last().map(|row| row[0])), (2, Some(-1.0)));
+        past.add(&second_of(2001));
+        assert_eq!(past.view(0, 2001).rows.last().map(|row| row[0]), Some(0.0), "the mean of what is known");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,13 +21,16 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures_core::Stream;
 use loadline_packed::unpack;
 use loadline_san_node::api::browsers::{Names, refuse_foreign_pages};
+use ring::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::following::{Following, Second};
 use crate::past::PastView;
@@ -46,9 +49,20 @@ const PAST_EVENTS: usize = 500;
 /// Seconds of the past that a page gets if it does not say how many.
 const PAST: u64 = 15 * 60;
 
-/// The page loads nothing from elsewhere, and asks no other host. Its script and its styles are in it.
-const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The page, and what a browser lets it do: it runs its own script and no other one, loads nothing from elsewhere, and asks no other host.
+static PAGE: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
+    let page = unpack(include_bytes!(concat!(env!("OUT_DIR"), "/console.html")));
+    let script = page.split_once(SCRIPT).and_then(|(_, rest)| rest.split_once("</script>"));
+    let script = script.map_or("", |(script, _)| script);
+    let hash = STANDARD.encode(digest(&SHA256, script.as_bytes()));
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'"
+    );
+    (page, HeaderValue::try_from(policy).expect("it is ASCII"))
+});
+/// How the page's only script begins.
+const SCRIPT: &str = "<script type=\"module\">";
 
 /// One message of the stream of a cluster. Its name is that of the event, and its content the data.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -89,14 +103,14 @@ pub struct Fault {
 #[derive(Debug, Clone)]
 pub struct Console {
     clusters: Arc<BTreeMap<String, Following>>,
-    streams: Arc<()>,
+    streams: Arc<Semaphore>,
 }
 
 impl Console {
     /// A console of these clusters, whose names differ.
     pub fn new(clusters: Vec<Following>) -> Console {
         let clusters = clusters.into_iter().map(|of| (of.name().to_owned(), of)).collect();
-        Console { clusters: Arc::new(clusters), streams: Arc::default() }
+        Console { clusters: Arc::new(clusters), streams: Arc::new(Semaphore::new(MOST_STREAMS)) }
     }
 
     /// Listens on this machine alone.
@@ -143,7 +157,7 @@ fn fault(status: StatusCode, message: &str) -> Response {
 async fn harden(request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
     let headers = answer.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, PAGE.1.clone());
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -156,8 +170,7 @@ async fn description() -> Response {
 }
 
 async fn page() -> Response {
-    let page = unpack(include_bytes!(concat!(env!("OUT_DIR"), "/console.html")));
-    ([(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
+    ([(CONTENT_TYPE, "text/html; charset=utf-8")], PAGE.0.as_str()).into_response()
 }
 
 async fn clusters(State(console): State<Console>) -> Json<Vec<ClusterRow>> {
@@ -209,7 +222,7 @@ struct Since {
 struct Messages {
     first: VecDeque<Event>,
     rest: mpsc::Receiver<Event>,
-    _place: Arc<()>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Stream for Messages {
@@ -240,9 +253,9 @@ async fn stream(
         Ok(following) => following.clone(),
         Err(why) => return fault(StatusCode::NOT_FOUND, &why),
     };
-    if Arc::strong_count(&console.streams) > MOST_STREAMS {
+    let Ok(place) = console.streams.try_acquire_owned() else {
         return fault(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open: close one");
-    }
+    };
     let (latest, seconds) = following.watch();
     let last = latest.as_ref().map_or(0, |second| second.now.at);
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
@@ -253,8 +266,7 @@ async fn stream(
     first.extend(latest.iter().map(of_second));
     let (send, rest) = mpsc::channel(BEHIND);
     tokio::spawn(forward(following, seconds, last, send));
-    let messages = Messages { first, rest, _place: console.streams.clone() };
-    Sse::new(messages).keep_alive(KeepAlive::new()).into_response()
+    Sse::new(Messages { first, rest, _place: place }).keep_alive(KeepAlive::new()).into_response()
 }
 
 /// Sends the seconds to a page, until it is closed or does not read. One that was behind gets what it has missed.

@@ -45,11 +45,13 @@ pub enum Reports {
     Now,
     /// It was not reached yet.
     NotYet,
+    /// Its sample for this second has not come yet: it is a moment late.
+    Late,
     /// It does not, so that nothing is known of it.
     UnknownSince {
         /// Since when: milliseconds since 1970, by the console's clock.
         at_ms: u64,
-        /// Why.
+        /// The reason: why the stream ended, or could not be opened.
         why: String,
     },
 }
@@ -83,6 +85,27 @@ pub struct NodeRow {
     pub clock_off: Option<f64>,
     /// What is wrong with it, if anything.
     pub fault: Option<String>,
+}
+
+impl NodeRow {
+    /// A node of which there are no figures.
+    pub fn unreported(name: &str, reports: Reports) -> NodeRow {
+        NodeRow {
+            name: name.into(),
+            reports,
+            rates: None,
+            cpu: None,
+            memory: None,
+            clients: None,
+            log_fill: None,
+            slowed: None,
+            volumes: None,
+            draining: false,
+            stopping: false,
+            clock_off: None,
+            fault: None,
+        }
+    }
 }
 
 /// A resync of one copy.
@@ -227,9 +250,9 @@ pub struct Now {
     pub resyncs: Vec<ResyncRow>,
     /// How many there are.
     pub resyncs_total: usize,
-    /// Bytes that are left to copy, and seconds that this takes at the rate of the last ten seconds, if anything was copied in them.
+    /// Bytes that are left to copy, in all resyncs.
     pub resync_left: u64,
-    /// See there.
+    /// Seconds that the copying still takes at the mean rate of the last ten seconds; nothing if nothing was copied in them.
     pub resync_seconds: Option<f64>,
     /// What happened since the second before.
     pub events: Vec<EventRow>,
@@ -241,3 +264,10 @@ pub const MOST_VOLUMES: usize = 50;
 pub const MOST_DEVICES: usize = 50;
 /// Resyncs in [`Now`].
 pub const MOST_RESYNCS: usize = 20;
+
+impl Now {
+    /// Whether a node has reported for this second. If none has, nothing is known of what the cluster did in it: the total is not 0.
+    pub fn is_reported(&self) -> bool {
+        self.nodes.len() > self.missing.len()
+    }
+}

@@ -25,7 +25,6 @@ const COLUMNS: Record<string, Column> = {
   destage_bytes: (now) => now.total.destage_bytes,
   resync_bytes: (now) => now.total.resync_bytes,
   scrub_bytes: (now) => now.total.scrub_bytes,
-  missing: (now) => now.missing.length,
 };
 
 export class Live {
@@ -84,7 +83,9 @@ export class Live {
       this.events = [...more, ...this.events].slice(0, EVENTS);
     }
     if (now.at > (this.#kept.time.at(-1) ?? 0)) {
-      this.#push(now.at, (name) => COLUMNS[name](now));
+      // Of a second for which no node has reported nothing is known.
+      const isReported = now.nodes.length > now.missing.length;
+      this.#push(now.at, (name) => (isReported ? COLUMNS[name](now) : -1));
       this.#show();
     }
   }
@@ -92,7 +93,7 @@ export class Live {
   #push(time: number, of: (name: string) => number): void {
     const kept = this.#kept;
     const last = kept.time.at(-1);
-    // Seconds that nobody has seen are a gap, and not a line.
+    // Seconds that the console has not seen are a gap, and not a line.
     const gap = last != null && time - last > 3;
     if (gap) kept.time.push(last + 1);
     kept.time.push(time);

@@ -85,7 +85,6 @@ fn moved(rates: &Rates) -> String {
 pub(super) fn draw(frame: &mut Frame, shown: &Shown) {
     let now = shown.now;
     let causes = now.why.len().min(CAUSES) as u16;
-    let reports = now.nodes.len() > now.missing.len();
     let chart = if frame.area().height >= 20 { 3 } else { 0 };
     let heights = [1, causes, 4, chart, 1].map(Constraint::Length);
     let [top, why, figures, curve, tabs, list, keys] =
@@ -94,7 +93,7 @@ pub(super) fn draw(frame: &mut Frame, shown: &Shown) {
     frame.render_widget(head(shown), top);
     let lines: Vec<Line> = now.why.iter().take(CAUSES).map(|why| Line::from(format!("  {why}"))).collect();
     frame.render_widget(Paragraph::new(lines).style(Style::new().fg(colour(now.overall))), why);
-    let lines = if reports {
+    let lines = if now.is_reported() {
         totals(now)
     } else {
         vec![Line::from("no node reports what it does: nothing is known of this second")]
@@ -222,6 +221,7 @@ fn nodes(frame: &mut Frame, area: Rect, shown: &Shown) {
             Reports::Now if node.draining => ("draining".into(), None),
             Reports::Now => ("reports".into(), None),
             Reports::NotYet => ("not yet".into(), Some(Color::Yellow)),
+            Reports::Late => ("late".into(), None),
             Reports::UnknownSince { at_ms, .. } => {
                 (format!("? {}", clock(at_ms / 1000)), Some(Color::Yellow))
             }
@@ -241,9 +241,17 @@ fn nodes(frame: &mut Frame, area: Rect, shown: &Shown) {
         ];
         (cells, of)
     };
-    let total = &shown.now.total;
     let mut rows: Vec<_> = shown.now.nodes.iter().map(row).collect();
-    rows.push((
+    if shown.now.is_reported() {
+        rows.push(total_row(shown.now));
+    }
+    let titles = ["NODE", "STATE", "READS/S", "WRITES/S", "MB/S", "R P99", "W P99", "CPU", "LOG"];
+    table(frame, area, &titles, &[12, 11, 8, 8, 7, 8, 8, 5, 5], rows, shown.chosen.above);
+}
+
+fn total_row(now: &Now) -> (Vec<String>, Option<Color>) {
+    let total = &now.total;
+    (
         vec![
             "total".into(),
             String::new(),
@@ -252,13 +260,11 @@ fn nodes(frame: &mut Frame, area: Rect, shown: &Shown) {
             moved(total),
             p99(total.read_latency),
             p99(total.write_latency),
-            format!("{:.2}", shown.now.cpu),
+            format!("{:.2}", now.cpu),
             String::new(),
         ],
         None,
-    ));
-    let titles = ["NODE", "STATE", "READS/S", "WRITES/S", "MB/S", "R P99", "W P99", "CPU", "LOG"];
-    table(frame, area, &titles, &[12, 11, 8, 8, 7, 8, 8, 5, 5], rows, shown.chosen.above);
+    )
 }
 
 fn volumes(frame: &mut Frame, area: Rect, shown: &Shown) {
@@ -357,19 +363,10 @@ mod tests {
     fn second() -> Now {
         let mut now = Cluster::default().tick(Instant::now(), 3_661_000);
         let node = |name: &str, reports, rates: Option<Rates>| NodeRow {
-            name: name.into(),
-            reports,
             rates,
             cpu: rates.map(|_| 0.5),
-            memory: None,
-            clients: None,
             log_fill: rates.map(|_| 0.25),
-            slowed: None,
-            volumes: None,
-            draining: false,
-            stopping: false,
-            clock_off: None,
-            fault: None,
+            ..NodeRow::unreported(name, reports)
         };
         let latency = Latency { mean: 100.0, p50: 90.0, p99: 1234.0, p999: 5678.0 };
         let rates =

@@ -21,6 +21,8 @@ impl Trial {
                 "bounds_ns": [10_000, 20_000, 40_000] } });
             trial.learn(node, News::Followed(serde_json::from_value(hello).unwrap()));
         }
+        // What comes is shown at once.
+        trial.cluster.nodes.values_mut().for_each(|node| node.has_spare = true);
         trial
     }
 
@@ -110,8 +112,11 @@ fn a_node_that_does_not_report_is_unknown_and_never_0_and_never_green() {
     }
     assert_eq!(seen.iter().map(|of| of.2).sum::<usize>(), 1, "one event: {seen:?}");
     let Reports::UnknownSince { at_ms, .. } = &seen[4].1 else { panic!("{seen:?}") };
-    assert!(seen[4].0 == Overall::Degraded && (WALL + 2000..WALL + 5000).contains(at_ms), "{seen:?}");
-    // It comes back.
+    assert!(seen[4].0 == Overall::Degraded && *at_ms == WALL, "the time of its last sample: {seen:?}");
+    // It comes back: its first sample waits for the second one.
+    trial.sends("b", 5, 0);
+    trial.sends("a", 5, 0);
+    assert_eq!(trial.tick().nodes[1].reports, Reports::Late);
     trial.sends("a", 5, 0);
     trial.sends("b", 5, 0);
     let view = trial.tick();
@@ -128,8 +133,36 @@ fn a_node_that_is_a_moment_late_is_shown_in_the_next_second_and_nothing_is_count
     for reads in 1..=5 {
         trial.sends("a", reads, 0);
     }
-    assert_eq!(trial.tick().total.reads, 3.0, "15 reads in 5 seconds that came at once");
-    assert_eq!(trial.tick().nodes[0].rates, None);
+    let view = trial.tick();
+    assert_eq!(
+        (view.total.reads, view.volumes[0].rates.map(|of| of.reads)),
+        (2.5, Some(2.5)),
+        "10 reads in 4 s that came at once"
+    );
+    assert_eq!(trial.tick().total.reads, 5.0);
+    let view = trial.tick();
+    assert_eq!((&view.nodes[0].rates, &view.nodes[0].reports), (&None, &Reports::Late));
+    assert_eq!(view.overall, Overall::Healthy, "a moment is no fault");
+}
+
+#[test]
+fn the_first_sample_waits_for_the_second_one_so_that_none_is_late_later() {
+    let mut trial = Trial::new(&["a"]);
+    trial.cluster.nodes.values_mut().for_each(|node| node.has_spare = false);
+    trial.sends("a", 1, 0);
+    assert_eq!(trial.tick().nodes[0].reports, Reports::Late);
+    trial.sends("a", 2, 0);
+    assert_eq!(trial.tick().total.reads, 1.0);
+    // This one comes after its second.
+    assert_eq!(trial.tick().total.reads, 2.0);
+}
+
+#[test]
+fn what_a_node_sends_that_was_removed_is_not_taken() {
+    let mut trial = Trial::new(&["a", "b"]);
+    trial.status(&["a"]);
+    trial.sends("b", 5, 0);
+    assert_eq!(trial.tick().nodes.len(), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `GET /v1/stream`: server-sent events for those who follow this node (`node/manage/follow`).
 //!
-//! A connection of the API takes ten minutes at most, and then ends: a follower connects again, and names the last event that it has
-//! received, as browsers do.
+//! A stream ends after ten minutes, as each connection of the API: a follower connects again, and names the last event that it has received,
+//! as browsers do.
 
 use std::convert::Infallible;
 use std::pin::Pin;

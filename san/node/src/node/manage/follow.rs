@@ -26,6 +26,9 @@ const LOOPS: Duration = Duration::from_millis(700);
 const MOST: usize = 64;
 /// Samples that a follower may be behind. It misses those before.
 const BEHIND: usize = 4;
+/// How long a stream lasts: a little less than a connection of the API may. It ends right after a sample, so that one who connects again
+/// at once misses none.
+const LASTS: Duration = Duration::from_secs(590);
 /// How long a follower may not read.
 const READS: Duration = Duration::from_secs(30);
 
@@ -135,7 +138,7 @@ impl Node {
         Ok(receive)
     }
 
-    /// Sends until the follower does not read any more, which is `None`.
+    /// Sends until the stream has lasted long enough, or the follower does not read any more: `None`.
     async fn send_all(
         &self,
         send: &mpsc::Sender<Sent>,
@@ -152,6 +155,7 @@ impl Node {
             bounds_ns: FINE_BOUNDS_NS.to_vec(),
         };
         give(("hello", None, json(&hello))).await?;
+        let until = Instant::now() + LASTS;
         let mut newest = recent::newest();
         let mut last = after.filter(|after| after.incarnation == incarnation).map_or(0, |after| after.number);
         loop {
@@ -162,7 +166,12 @@ impl Node {
             }
             tokio::select! {
                 sample = samples.recv() => match sample {
-                    Ok(sample) => give(("sample", None, sample)).await?,
+                    Ok(sample) => {
+                        give(("sample", None, sample)).await?;
+                        if Instant::now() >= until {
+                            return None;
+                        }
+                    }
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,
                 },
@@ -178,7 +187,8 @@ impl Node {
         since(&mut counted, &self.fresh_loops(LOOPS).await, &self.state().catalog);
         let (mut last, mut cpu) = (Instant::now(), cpu_seconds());
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + EACH, EACH);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Samples of all nodes stay a second apart, so that one who adds them up gets one of each for each second.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         for number in 1.. {
             tokio::select! {
                 _ = ticks.tick() => {}

@@ -21,7 +21,8 @@ pub struct Sample {
     pub at_ms: u64,
     /// The time since the sample before, microseconds.
     pub covers_us: u64,
-    /// Threads of the data path that did not report in time. What belongs to them is missing here, and in the next sample.
+    /// Threads of the data path that did not report in time. What they did is missing here, and is in the next sample, beside what they did
+    /// in the time of that one.
     pub silent_loops: usize,
     /// Connections of clients.
     pub clients: usize,
