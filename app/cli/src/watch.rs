@@ -166,9 +166,8 @@ fn full_screen(name: &str, following: &Following, ends: impl Fn() -> bool) -> bo
         match event::read() {
             Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => {
                 // The terminal sends no signal for it, since it is in raw mode.
-                let interrupts =
-                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-                if interrupts || watched.press(key.code, height) {
+                interrupted = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                if interrupted || watched.press(key.code, height) {
                     break;
                 }
             }
