@@ -19,7 +19,11 @@ san/sim/tests/seeds
 # Programs that use a third of a processor at most, on hosts and addresses of their own, with limits that a machine keeps which has much
 # else to do.
 waits='
+tests/console_actions
+tests/console_run
+tests/console_runs
 tests/identity
+tests/monitoring
 tests/service
 tests/ssh
 tests/ssh_san

@@ -1,120 +1,21 @@
 //! The console, in a real browser, of a real cluster that loses a node.
 
+#[path = "support/console.rs"]
+mod driver;
 mod nodes;
+mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use driver::{Browser, Console, LIMIT};
 use nodes::Cluster;
 use nodes::client::Nbd;
 use serde_json::Value;
 
-/// How long anything may take, on a machine that has much else to do.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A console that runs until this is dropped.
-struct Console(Child, u16);
-
-impl Console {
-    fn start(clusters: &[String]) -> Console {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_loadline"))
-            .args(["console", "--port", "0"])
-            .args(clusters)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it is built");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("it is text");
-        let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
-        Console(child, port.unwrap_or_else(|| panic!("it says where it is: {line}")))
-    }
-
-    /// The status and the content of an answer to a request with these lines in its head.
-    fn ask(&self, path: &str, lines: &str) -> (u16, String) {
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.1)).expect("it listens");
-        stream.set_read_timeout(Some(LIMIT)).expect("it may be so long");
-        let request = format!("GET {path} HTTP/1.1\r\n{lines}Connection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("it listens");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it is text");
-        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-        (status.expect("it has a status"), answer)
-    }
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A browser that shows the console's page.
-struct Browser {
-    child: Child,
-    asks: Option<ChildStdin>,
-    says: BufReader<ChildStdout>,
-}
-
-impl Browser {
-    fn open(console: &Console) -> Browser {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/tests/console.mjs");
-        let mut command = Command::new("node");
-        command.arg(script).arg(format!("http://127.0.0.1:{}/", console.1));
-        if let Some(folder) = std::env::var_os("LOADLINE_SCREENSHOTS") {
-            command.arg("--screenshots").arg(folder);
-        }
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("node is installed by ./dev setup");
-        let (asks, says) = (child.stdin.take(), child.stdout.take().expect("it is piped"));
-        Browser { child, asks, says: BufReader::new(says) }
-    }
-
-    /// What the page shows at this moment.
-    fn read(&mut self) -> Value {
-        writeln!(self.asks.as_mut().expect("it runs"), "read").expect("it runs");
-        let mut line = String::new();
-        if self.says.read_line(&mut line).expect("it is text") == 0 {
-            let mut why = String::new();
-            let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut why);
-            panic!("the browser has ended: {why}");
-        }
-        serde_json::from_str(&line).expect("it is JSON")
-    }
-
-    /// Waits until the page shows that.
-    fn until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let shown = self.read();
-            if is_so(&shown) {
-                return shown;
-            }
-            assert!(begun.elapsed() < LIMIT, "{what}: {shown:#}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    }
-
-    /// Looks at the page in all its forms, and closes it: nothing was wrong with it.
-    fn close(mut self) {
-        drop(self.asks.take());
-        let mut wrong = String::new();
-        self.child.stderr.take().expect("it is piped").read_to_string(&mut wrong).expect("it is text");
-        assert!(self.child.wait().expect("it is ours").success(), "{wrong}");
-    }
-}
-
-/// A browser that is still open ends with the test.
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A console of these clusters, on a port that was free.
+fn start(clusters: &[&str]) -> Console {
+    Console::start([&["--port", "0"], clusters].concat())
 }
 
 fn row<'v>(shown: &'v Value, table: &str, name: &str) -> Option<&'v Vec<Value>> {
@@ -131,8 +32,8 @@ fn the_page_shows_what_a_cluster_does_and_never_green_or_0_of_what_is_not_known(
         cluster.loadline(&["volume", "attach", name, "--node", node]);
     }
     let [first, second] = [0, 1].map(|node| format!("{}:7400", cluster.addresses()[node]));
-    let console = Console::start(&[format!("<b>lab={first}"), format!("other={second}")]);
-    let mut browser = Browser::open(&console);
+    let console = start(&[&format!("<b>lab={first}"), &format!("other={second}")]);
+    let mut browser = Browser::open("console.mjs", &console.url());
     browser.until("all nodes report", |shown| {
         shown["overall"] == "Healthy" && shown["nodes"][2][1] == "reports"
     });
@@ -173,14 +74,32 @@ fn the_page_shows_what_a_cluster_does_and_never_green_or_0_of_what_is_not_known(
                 all.iter().any(|one| one.as_str().is_some_and(|one| one.contains("node-3 does not report")))
             })
         });
+        browser.then("picture other");
+        // Charts of a node, and of a volume over a longer time.
+        browser.then("click node-2");
+        let is_of = |title: &'static str| {
+            move |shown: &Value| {
+                shown["charted"] == title && shown["charts"] == 3 && shown["known"].as_u64() > Some(3)
+            }
+        };
+        browser.until("charts of a node", is_of("Node node-2, the last 15 minutes"));
+        browser.then("click busy");
+        browser.then("span 3600");
+        browser.until("charts of a volume", |shown| {
+            shown["charted"] == "Volume busy, the last 1 hour" && shown["known"].as_u64() > Some(3)
+        });
+        browser.then("span 900");
+        browser.then("click Show the whole cluster");
         is_writing.store(false, std::sync::atomic::Ordering::Relaxed);
         writes.join().expect("all were written");
     });
     cluster.start_node(3);
     // The same for programs, a line each second.
     let lines = cluster.loadline(&["watch", "--json", "--for", "4s"]);
-    let last: Value =
-        serde_json::from_str(lines.lines().last().expect("there are some")).expect("it is JSON");
+    let second = |line: &str| serde_json::from_str::<Value>(line).expect("it is JSON");
+    let first = second(lines.lines().next().expect("there are some"));
+    assert!(first["known"] == true || first["total"].is_null(), "what is not known is not 0: {first:#}");
+    let last = second(lines.lines().last().expect("there are some"));
     assert!(
         last["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3) && last["known"] == true,
         "{last:#}"
@@ -191,26 +110,95 @@ fn the_page_shows_what_a_cluster_does_and_never_green_or_0_of_what_is_not_known(
 }
 
 #[test]
+fn a_page_that_slept_catches_up_and_seconds_that_no_one_has_seen_are_a_gap() {
+    let cluster = Cluster::start(1);
+    let console = start(&[&format!("lab={}:7400", cluster.addresses()[0])]);
+    let mut browser = Browser::open("console.mjs", &console.url());
+    let known = |shown: &Value| shown["known"].as_u64().unwrap_or(0);
+    let shown = browser.until("it shows some seconds", |shown| known(shown) > 4);
+    let before = known(&shown);
+
+    // The page alone sleeps: it misses nothing.
+    browser.then("freeze");
+    let begun = Instant::now();
+    let seconds_kept = || {
+        let (_, _, json) = console.ask("GET /api/clusters/lab/past", "", "");
+        serde_json::from_str::<Value>(&json).expect("it is JSON")["at"]
+            .as_array()
+            .expect("they are a list")
+            .len()
+    };
+    while (seconds_kept() as u64) < before + 10 {
+        assert!(begun.elapsed() < LIMIT, "the console goes on");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    browser.then("wake");
+    browser.until("it has what it missed", |shown| {
+        known(shown) >= before + 10
+            && shown["gaps"] == 0
+            && shown["alerts"].as_array().is_some_and(Vec::is_empty)
+    });
+
+    // The computer sleeps, with the console. These seconds are the test: the page must not bridge them.
+    browser.then("freeze");
+    console.signal("STOP");
+    std::thread::sleep(Duration::from_secs(6));
+    browser.then("wake");
+    browser.until("what it shows is old, and it says so", |shown| {
+        shown["overall"] == "Unknown"
+            && shown["alerts"][0].as_str().is_some_and(|of| of.contains("Nothing has come"))
+    });
+    console.signal("CONT");
+    browser.until("the seconds that no one has seen are a gap", |shown| {
+        shown["gaps"] == 1
+            && shown["overall"] == "Healthy"
+            && shown["alerts"].as_array().is_some_and(Vec::is_empty)
+    });
+    // How it looks is the other test's.
+    drop(browser);
+}
+
+/// Kibibytes of the page's scripts, compressed, at most.
+const SCRIPT_KIB: u64 = 250;
+
+#[test]
+fn the_script_of_the_page_stays_small() {
+    let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
+    let output = Command::new("node").args(["tests/size.mjs", "dist/console.html"]).current_dir(web).output();
+    let output = output.expect("node is installed by ./dev setup");
+    let bytes: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("it prints a number");
+    assert!(bytes > 10 << 10 && bytes < SCRIPT_KIB << 10, "{bytes} bytes");
+}
+
+#[test]
 fn what_a_stranger_asks_is_refused_and_what_is_not_there_is_named() {
-    let console = Console::start(&["lab=127.0.0.1:9".into()]);
-    let local = "Host: 127.0.0.1\r\n";
-    assert_eq!(console.ask("/", local).0, 200);
+    let console = start(&["lab=127.0.0.1:9"]);
+    let get = |path: &str, lines: &str| console.ask(&format!("GET {path}"), lines, "");
+    assert_eq!(get("/", "").0, 200);
     // A page of another site, and a name that leads here.
-    assert_eq!(console.ask("/api/clusters", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n").0, 403);
-    assert_eq!(console.ask("/api/clusters", "Host: evil.example\r\n").0, 403);
-    let (status, answer) = console.ask("/api/clusters/none/volumes", local);
+    assert_eq!(get("/api/clusters", "Origin: http://evil.example\r\n").0, 403);
+    assert_eq!(get("/api/clusters", "Host: evil.example\r\n").0, 403);
+    let (status, _, answer) = get("/api/clusters/none/volumes", "");
     assert!(status == 404 && answer.contains("there are: lab"), "{answer}");
-    let (status, answer) = console.ask("/api/clusters/lab/volumes", local);
+    let (status, _, answer) = get("/api/clusters/lab/volumes", "");
     assert!(status == 503 && answer.contains("no node of the cluster has answered yet"), "{answer}");
-    assert_eq!(console.ask("/none", local).0, 404);
-    let (status, answer) = console.ask("/api/openapi.json", local);
+    for (path, says) in [
+        ("nodes/node-1/past", "nothing is kept of a node 'node-1'"),
+        ("volumes/a%2Fb/past?seconds=10", "nothing is kept of a volume 'a/b'"),
+        ("past?seconds=-1", "invalid digit"),
+    ] {
+        let (status, _, answer) = get(&format!("/api/clusters/lab/{path}"), "");
+        assert!((status == 404 || status == 400) && answer.contains(says), "{answer}");
+    }
+    assert_eq!(get("/none", "").0, 404);
+    let (status, head, answer) = get("/api/openapi.json", "");
     assert!(status == 200 && answer.contains("/api/clusters/{name}/stream"), "{answer}");
     for header in [
         "content-security-policy: default-src 'none'",
         "x-content-type-options: nosniff",
         "referrer-policy: no-referrer",
     ] {
-        assert!(answer.contains(header), "{answer}");
+        assert!(head.contains(header), "{head}");
     }
     // A screen needs a terminal.
     let output = Command::new(env!("CARGO_BIN_EXE_loadline")).arg("watch").stdin(Stdio::null()).output();
@@ -218,7 +206,7 @@ fn what_a_stranger_asks_is_refused_and_what_is_not_there_is_named() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("loadline watch --json"), "{said}");
     // A second console on the port, names that are the same, and what is no address.
-    let port = console.1.to_string();
+    let port = console.port.to_string();
     for (arguments, code, says) in [
         (vec!["--port", &port, "lab=127.0.0.1:9"], 1, "another console"),
         (vec!["--port", "0", "a=127.0.0.1:9", "a=127.0.0.2:9"], 2, "give each a name of its own"),

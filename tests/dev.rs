@@ -18,7 +18,10 @@ fn network(test: u8) -> String {
 /// The command, whose temporary folder is this one. It ends after a minute, whatever happens.
 fn dev(temporary: &Path, network: &str, more: &[&str]) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "60", PROGRAM, "san", "dev", "--nodes", "2", "--size", "256MiB"]);
+    command.args(["--foreground", "60", PROGRAM, "san", "dev", "--nodes", "2"]);
+    if !more.contains(&"--size") {
+        command.args(["--size", "256MiB"]);
+    }
     command.args(["--network", network]).args(more).env("TMPDIR", temporary);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -92,6 +95,21 @@ fn a_second_cluster_at_the_same_addresses_is_refused_and_one_that_ends_removes_w
     drop(first);
     let left: Vec<_> = std::fs::read_dir(temporary.path()).expect("it is there").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_volume_that_is_suggested_fits() {
+    let temporary = tempfile::tempdir().expect("there is room");
+    for (number, size) in [(17, "256MiB"), (18, "1GiB")] {
+        let (running, printed) = ready(&mut dev(temporary.path(), &network(number), &["--size", size]));
+        for command in ["volume create", "volume attach"] {
+            let line = printed.lines().find(|line| line.trim().starts_with(&format!("loadline {command}")));
+            let line = line.expect("it is suggested");
+            let said = Command::new(PROGRAM).args(line.split_whitespace().skip(1)).output().expect("it runs");
+            assert!(said.status.success(), "{line}: {}", text(&said));
+        }
+        drop(running);
+    }
 }
 
 #[test]

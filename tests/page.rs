@@ -39,9 +39,9 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
         sections,
         [
             "verdict",
+            "load-line",
             "validity",
             "orientation",
-            "load-line",
             "loads",
             "timeline",
             "heat",
@@ -56,10 +56,19 @@ fn the_page_of_a_real_run_shows_every_figure_as_it_is_and_compares_with_an_earli
     assert!(page["charts"].as_u64().unwrap() >= 6 && page["tables"].as_u64().unwrap() >= 12, "{page}");
     let text = page["text"].as_str().unwrap();
     assert!(text.contains("all 8 steps are complete"), "{text}");
+    assert!(
+        text.contains("8K random 70/30 read/write, 4 outstanding\nB8-T1-O4-W30-PR"),
+        "name and code: {text}"
+    );
+    assert!(
+        text.contains("Answer") && text.contains("How sure") && text.contains("What limits it"),
+        "{text}"
+    );
+    assert!(said.out.starts_with("answer "), "the answer comes first: {}", said.out);
     assert!(text.contains("B4-paced") && text.contains("of configuration"), "{text}");
     // What loads compare with is marked as orientation, or the reason is given.
     let compares = text.contains("data sheets state what a new drive does") && text.contains(" for: ");
-    assert!(compares || text.contains("not compared: "), "{text}");
+    assert!(compares || text.contains("Not compared: "), "{text}");
     assert_eq!(page["missing"], serde_json::json!([]));
 
     run(["report", &place("now"), "--baseline", &place("nowhere")]).refused(2, &["--baseline", "nowhere"]);

@@ -131,3 +131,77 @@ fn a_node_is_not_restarted_while_clients_would_wait_for_it() {
     let (code, text) = cluster.try_loadline(&["node", "restart", "node-2", "--limit", "1s"]);
     assert!(code == 1 && text.contains("node node-3 answers again"), "{code}: {text}");
 }
+
+fn eventually_owned(cluster: &Cluster, volume: &str, is_so: impl Fn(u8) -> bool) {
+    let begun = Instant::now();
+    while !is_so(cluster.owner(volume)) {
+        assert!(begun.elapsed() < LIMIT, "volume {volume} is owned by node {}", cluster.owner(volume));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_node_in_maintenance_is_stopped_and_comes_back_and_no_client_waits_for_leases() {
+    let mut cluster = Cluster::start_with(3, &["--lease", LEASE], "");
+    let volumes = ["two", "three"];
+    for (name, copies) in volumes.into_iter().zip(["2", "3"]) {
+        cluster
+            .loadline(&["volume", "create", name, "--size", "32MiB", "--copies", copies, "--at", "node-1"]);
+        cluster.loadline(&["volume", "attach", name, "--node", "node-1"]);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<Writers> =
+        volumes.iter().map(|name| Writers::start(&cluster.addresses(), name, 2, stop.clone())).collect();
+    writers.iter().for_each(|writers| writers.wait_for(200));
+    let refused = |code: i32, words: &[&str], parts: &[&str]| {
+        let (is, text) = cluster.try_loadline(words);
+        assert!(is == code && parts.iter().all(|part| text.contains(part)), "{words:?}: {is}: {text}");
+    };
+    let mut said = String::new();
+    let pauses = longest_pauses(&writers, || {
+        said = cluster.loadline(&["node", "maintenance", "node-1"]);
+        volumes.iter().for_each(|name| assert_ne!(cluster.owner(name), 1, "{said}"));
+        writers.iter().for_each(|writers| writers.wait_for(100));
+    });
+    println!("{pauses:?} without a write of each volume");
+    assert!(pauses.iter().all(|pause| *pause < Duration::from_secs(2)), "{pauses:?}");
+    assert!(said.contains("--stop"), "{said}");
+    assert!(cluster.loadline(&["node", "list"]).contains("maintenance"));
+    // It gets nothing, and nothing more is taken away.
+    refused(2, &["volume", "attach", "two", "--node", "node-1"], &["is in maintenance", "--stop"]);
+    let other = ["volume", "create", "other", "--size", "16MiB", "--copies", "1", "--at", "node-1"];
+    refused(2, &other, &["is in maintenance"]);
+    let second = cluster.loadline(&["volume", "show", "two"]);
+    let second = if second.contains("node-2") { "node-2" } else { "node-3" };
+    refused(2, &["node", "maintenance", second], &["would wait", "two", "--force"]);
+    refused(2, &["node", "maintenance", "node-9"], &["node-1, node-2 and node-3"]);
+    // While the other node with a copy is lost, it serves the volume all the same, and gives it away again.
+    let other = cluster.owner("two");
+    cluster.kill(other);
+    eventually_owned(&cluster, "two", |owner| owner == 1);
+    writers.iter().for_each(|writers| writers.wait_for(50));
+    cluster.start_node(other);
+    volumes.iter().for_each(|name| _ = cluster.wait_until(name, "healthy", LIMIT));
+    eventually_owned(&cluster, "two", |owner| owner != 1);
+    // Its process ends and starts, and the maintenance lasts.
+    cluster.signal(1, "TERM");
+    cluster.wait_until_gone(1);
+    writers.iter().for_each(|writers| writers.wait_for(200));
+    cluster.start_node(1);
+    volumes.iter().for_each(|name| _ = cluster.wait_until(name, "healthy", LIMIT));
+    assert!(cluster.loadline(&["node", "list"]).contains("maintenance"));
+    volumes.iter().for_each(|name| assert_ne!(cluster.owner(name), 1));
+    // It is used again, and can give volumes away again.
+    cluster.loadline(&["node", "maintenance", "node-1", "--stop"]);
+    for _ in 0..2 {
+        cluster.loadline(&["volume", "attach", "two", "--node", "node-1"]);
+        assert_eq!(cluster.owner("two"), 1);
+        cluster.loadline(&["node", "maintenance", "node-1"]);
+        assert_ne!(cluster.owner("two"), 1);
+        cluster.loadline(&["node", "maintenance", "node-1", "--stop"]);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for (name, writers) in volumes.iter().zip(writers) {
+        writers.join().check(&cluster.addresses(), name);
+    }
+}

@@ -17,14 +17,14 @@ fn a_device_is_promised_to_many_small_volumes() {
     let cluster = Cluster::start(1);
     let names: Vec<String> = (0..VOLUMES).map(|number| format!("disk-{number}")).collect();
     for name in &names {
-        // The device has room for 896 MiB of data and logs.
+        // The device has chunks of 1022 MiB, which have room for 894 MiB of data and logs.
         cluster.loadline(&["volume", "create", name, "--size", "100MiB", "--copies", "1", "--log", "32MiB"]);
         cluster.loadline(&["volume", "attach", name]);
     }
     let devices = cluster.loadline(&["device", "list", "--json"]);
     let devices: serde_json::Value = serde_json::from_str(&devices).expect("it is JSON");
     let promised = devices[0]["promised"].as_u64().expect("it is a number") >> 20;
-    assert!((132 * VOLUMES as u64..140 * VOLUMES as u64).contains(&promised), "{promised} MiB");
+    assert!((151 * VOLUMES as u64..160 * VOLUMES as u64).contains(&promised), "{promised} MiB");
     cluster.loadline(&["volume", "resize", &names[0], "--size", "240MiB"]);
     std::thread::scope(|scope| {
         for (number, name) in names.iter().enumerate() {
@@ -38,6 +38,22 @@ fn a_device_is_promised_to_many_small_volumes() {
             });
         }
     });
+    // Size, promise and what is taken are in one unit, in each view.
+    let devices: serde_json::Value =
+        serde_json::from_str(&cluster.loadline(&["device", "list", "--json"])).expect("it is JSON");
+    let shown = ["bytes", "promised", "taken"].map(|of| devices[0][of].as_u64().expect("it is a number"));
+    assert!(shown[2] <= shown[1] && shown[1] <= shown[0] && shown[2] > shown[0] / 10 * 8, "{devices}");
+    let (_, metrics) = cluster.request(1, "GET", "/metrics", "");
+    for (name, bytes) in ["bytes", "promised_bytes", "taken_bytes"].into_iter().zip(shown) {
+        let line = metrics.lines().find(|line| line.starts_with(&format!("loadline_device_{name}{{")));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        assert_eq!(value, Some(bytes as f64), "{line:?}");
+    }
+    let lines = cluster.loadline(&["watch", "--json", "--for", "4s"]);
+    let now: serde_json::Value =
+        serde_json::from_str(lines.lines().last().expect("there are some")).expect("it is JSON");
+    assert_eq!(now["space"], serde_json::json!(shown), "{now}");
+    assert_eq!(now["devices"][0]["full"], "within_promises", "{now}");
 }
 
 #[test]

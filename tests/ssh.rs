@@ -187,11 +187,17 @@ fn workers(hosts: &Hosts, host: usize) -> usize {
 fn after_ctrl_c_and_after_the_death_of_the_controller_nothing_runs_on_a_host() {
     let Some(hosts) = hosts() else { return };
     for (name, ends) in [("INT", Some(130)), ("KILL", None)] {
+        let out = hosts.folder.join(hosts.name("run"));
         let mut child = hosts
-            .loadline(&["run", &long(&hosts, &["h2", "h3"], 2), "--out", &hosts.name("run")])
+            .loadline(&["run", &long(&hosts, &["h2", "h3"], 2), "--out", out.to_str().unwrap()])
             .spawn()
             .unwrap();
-        eventually("workers run on both hosts", LIMIT, || workers(&hosts, 2) > 0 && workers(&hosts, 3) > 0);
+        // Those of other tests run on these hosts too.
+        eventually("this run's workers run on both hosts", LIMIT, || {
+            fs::read_to_string(out.join("events.jsonl")).unwrap_or_default().matches("\"joined\"").count()
+                == 2
+        });
+        assert!(workers(&hosts, 2) > 0 && workers(&hosts, 3) > 0);
         let token = fs::read_to_string(format!("/proc/{}/environ", child.id())).unwrap();
         assert!(!token.contains("LOADLINE_TOKEN"));
         assert!(hosts.processes(2).iter().all(|line| !line.contains("--token")), "every user reads it there");

@@ -11,9 +11,26 @@ export interface Figure {
   scale?: number;
 }
 
-export type Cell = string | Figure;
+/** A load in a table: its name, and the code that identifies it beneath. */
+export interface Named {
+  text: string;
+  code: string;
+}
 
-const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+export type Cell = string | Figure | Named;
+
+export function isNamed(cell: Cell): cell is Named {
+  return typeof cell !== "string" && "code" in cell;
+}
+
+/** A load by its name, with its code; a load that has no other name is only its code. */
+export function loadCell(names: Record<string, string>, code: string): Cell {
+  const text = names[code];
+  return text == null || text === code ? code : { text, code };
+}
+
+// As the text of the report rounds: 5318.5 is 5,318 in both.
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0, roundingMode: "halfEven" } as Intl.NumberFormatOptions);
 
 const none: Figure = { text: "–" };
 
@@ -102,12 +119,12 @@ export function textOf(cell: Cell): string {
   return typeof cell === "string" ? cell : cell.text;
 }
 
-/** Rows as CSV (RFC 4180): figures as they are, and not as they are shown. */
+/** Rows as CSV (RFC 4180): figures as they are and not as they are shown, and loads by their codes. */
 export function csv(titles: string[], rows: Cell[][]): string {
   const field = (cell: Cell): string => {
-    const text = typeof cell === "string" ? cell : cell.value == null ? "" : String(cell.value);
+    const text = typeof cell === "string" ? cell : isNamed(cell) ? cell.code : cell.value == null ? "" : String(cell.value);
     // A spreadsheet takes what begins so for a formula.
-    const plain = typeof cell === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    const plain = (typeof cell === "string" || isNamed(cell)) && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
     return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
   };
   return [titles, ...rows].map((row) => row.map(field).join(",") + "\r\n").join("");

@@ -3,6 +3,7 @@ import { mount } from "svelte";
 import Report from "./Report.svelte";
 import type { Message } from "./generated/page";
 import { Page } from "./page.svelte";
+import { follow, streamOf } from "./live";
 import { embedded } from "./stream";
 import "./style.css";
 
@@ -11,6 +12,11 @@ const target = document.getElementById("page");
 if (target) mount(Report, { target, props: { page } });
 
 async function read(): Promise<void> {
+  const address = location.protocol.startsWith("http") ? streamOf(location.pathname) : null;
+  if (address) {
+    page.served = true;
+    return follow(page, address);
+  }
   const messages: Message[] = [];
   for await (const message of embedded(document.getElementById("data")?.textContent ?? "")) messages.push(message);
   page.apply(messages);

@@ -21,14 +21,9 @@ export function isDoubtful(step: StepRow): boolean {
   return step.lost_workers > 0 || step.errors > 0 || step.findings.some((f) => f.severity === "doubt");
 }
 
-/** "step 3: B4-T1-O8-W0-PR, repeat 1" */
-export function title(step: StepRow): string {
-  return `step ${step.step}: ${step.label}, repeat ${step.repeat}`;
-}
-
-/** What the loads of one sweep have in common. */
-export function familyOf(step: StepRow): string {
-  return step.family || step.label;
+/** "step 3: 4K random read, 8 outstanding, repeat 1" */
+export function title(step: StepRow, names: Record<string, string>): string {
+  return `step ${step.step}: ${names[step.label] ?? step.label}, repeat ${step.repeat}`;
 }
 
 export function unique<T>(values: Iterable<T>): T[] {

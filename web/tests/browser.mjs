@@ -11,6 +11,15 @@ export function launch() {
   return chromium.launch({ executablePath: path, args: [...sandbox, ...quiet], timeout: 60_000 });
 }
 
+/**
+ * A picture for the documentation of what a window of this page shows, if one is wanted: with LOADLINE_PICTURES=FOLDER in the environment it
+ * becomes FOLDER/NAME.png.
+ */
+export async function picture(page, name) {
+  const folder = process.env.LOADLINE_PICTURES;
+  if (folder) await page.screenshot({ path: `${folder}/${name}.png` });
+}
+
 /** Waits until the page shows what it was given. */
 export function ready(page) {
   return page.waitForFunction(() => document.documentElement.dataset.ready === "yes", null, { timeout: 60_000 });

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod device;
+mod maintenance;
 mod moves;
 pub(crate) mod node;
 mod restart;

@@ -18,7 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cluster::{device, node, volume};
 use measure::{bench, doctor, profile, verify};
 use process::{exit, limits};
-use study::{analyze, compare, demo, host_agent, report, run, schema, worker};
+use study::{analyze, compare, demo, host_agent, new, report, run, schema, worker};
 
 #[derive(Parser)]
 #[command(
@@ -39,6 +39,7 @@ enum Command {
     Doctor(doctor::Args),
     Bench(Box<bench::Args>),
     Verify(verify::Args),
+    New(new::Args),
     Run(run::Args),
     Demo(demo::Args),
     Report(report::Args),
@@ -80,6 +81,7 @@ fn done() -> ! {
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(*args, typed.as_ref()),
         Command::Verify(args) => verify::run(args),
+        Command::New(args) => new::run(args),
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Report(args) => report::run(args),

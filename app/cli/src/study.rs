@@ -1,4 +1,4 @@
-//! Commands that run a study with a fleet, and that read its results and those of others: `loadline run`, `demo`, `worker`,
+//! Commands that run a study with a fleet, and that read its results and those of others: `loadline new`, `run`, `demo`, `worker`,
 //! `report`, `analyze`, `compare` and `schema`.
 
 pub(crate) mod analyze;
@@ -6,6 +6,7 @@ mod bounded;
 pub(crate) mod compare;
 pub(crate) mod demo;
 pub(crate) mod host_agent;
+pub(crate) mod new;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod schema;

@@ -100,7 +100,7 @@ impl Watched {
         if self.chosen.paused || self.now.as_ref().is_some_and(|now| now.at == second.now.at) {
             return;
         }
-        let total = &second.now.total;
+        let total = second.now.total.unwrap_or_default();
         self.iops.push_back((total.reads + total.writes + total.others) as u64);
         if self.iops.len() > SPAN {
             self.iops.pop_front();

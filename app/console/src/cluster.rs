@@ -1,16 +1,20 @@
 //! What is known of a cluster, and what becomes of it each second: a function of what nodes sent and of the last status.
 
+mod causes;
+mod devices;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use loadline_san_node::node::manage::{DeviceSample, Followed, Hello, Ios, Sample, StatusView};
+use causes::{Causes, Part};
+use devices::Devices;
+use loadline_san_node::node::manage::{Followed, Hello, Sample, StatusView};
 use loadline_san_node::recent::LogLine;
 
 use crate::figures::{Done, Rates};
 use crate::follower::News;
 use crate::view::{
-    DeviceRow, EventRow, Flow, MOST_DEVICES, MOST_RESYNCS, MOST_VOLUMES, NodeRow, Now, Overall, Reports,
-    ResyncRow, VolumeRow,
+    EventRow, MOST_RESYNCS, MOST_VOLUMES, NodeRow, Now, Overall, Reports, ResyncRow, VolumeRow,
 };
 
 /// A node sends a sample each second. Without one for so long its figures are unknown.
@@ -23,8 +27,6 @@ const STATUS: Duration = Duration::from_secs(8);
 const RESYNC: usize = 10;
 /// Events that are kept.
 const EVENTS: usize = 5000;
-/// Causes that are named of an overall state.
-const MOST_CAUSES: usize = 8;
 
 /// A node, as its stream reports it.
 #[derive(Debug, Default)]
@@ -38,6 +40,8 @@ struct NodeState {
     last: Option<(Instant, u64)>,
     /// Since when it does not answer, and why.
     silent: Option<(u64, String)>,
+    /// It has sent a sample so far.
+    was_reached: bool,
     /// The console's clock minus the node's, milliseconds, at the last sample.
     clock_off_ms: i64,
 }
@@ -58,9 +62,9 @@ pub struct Cluster {
     resynced: VecDeque<f64>,
     /// The largest share of each resync that was shown, by the id of the replica that gets the data.
     progress: BTreeMap<u64, f64>,
-    /// What each volume and each device did in the last second, by name and by number.
+    /// What each volume did in the last second, by name.
     volumes: BTreeMap<String, (Rates, usize)>,
-    devices: BTreeMap<u32, DeviceSample>,
+    devices: Devices,
 }
 
 impl Cluster {
@@ -84,7 +88,7 @@ impl Cluster {
             }
             News::Followed(Followed::Sample(sample)) => {
                 state.silent = None;
-                state.last = Some((now, wall_ms));
+                (state.last, state.was_reached) = (Some((now, wall_ms)), true);
                 state.clock_off_ms = wall_ms as i64 - sample.at_ms as i64;
                 state.waiting.push_back(*sample);
             }
@@ -126,6 +130,20 @@ impl Cluster {
         });
     }
 
+    /// A person changed a volume or a node by the console: it becomes an event.
+    pub fn add_done(
+        &mut self,
+        wall_ms: u64,
+        level: &str,
+        message: String,
+        (volume, node): (Option<String>, Option<String>),
+    ) {
+        self.add_event(wall_ms, level, message, "");
+        if let Some(event) = self.events.back_mut() {
+            (event.volume, event.node) = (volume, node);
+        }
+    }
+
     /// A status has come, or why none has.
     pub fn learn_status(&mut self, status: Result<StatusView, String>, now: Instant) {
         match status {
@@ -135,6 +153,7 @@ impl Cluster {
                 for name in names {
                     self.nodes.entry(name.into()).or_default();
                 }
+                self.devices.learn(&status);
                 (self.status, self.no_status) = (Some((now, status)), None);
             }
             Err(why) => self.no_status = Some(why),
@@ -144,6 +163,21 @@ impl Cluster {
     /// The last status, if there was one.
     pub fn status(&self) -> Option<&StatusView> {
         self.status.as_ref().map(|(_, status)| status)
+    }
+
+    /// The status of this moment. The error says that there is none: an old one is not how things are.
+    pub(crate) fn status_of(&self, now: Instant) -> Result<&StatusView, String> {
+        match &self.status {
+            Some((at, status)) if now.duration_since(*at) <= STATUS => Ok(status),
+            Some(_) => Err(self.no_status.clone().unwrap_or_else(|| "no node answers".into())),
+            None => Err("no node of the cluster has answered yet".into()),
+        }
+    }
+
+    /// What each volume did in the last second, if its owner reports it; by name.
+    pub fn volume_rates(&self) -> impl Iterator<Item = (&str, Option<&Rates>)> {
+        let volumes = self.status().map(|status| status.volumes.as_slice()).unwrap_or_default();
+        volumes.iter().map(|of| (of.name.as_str(), self.volumes.get(&of.name).map(|(rates, _)| rates)))
     }
 
     /// The last events, the newest first: at most so many.
@@ -159,7 +193,7 @@ impl Cluster {
         let mut total = Done::default();
         let (mut rows, mut missing, mut cpu) = (Vec::new(), Vec::new(), 0.0);
         self.volumes.clear();
-        self.devices.clear();
+        self.devices.begin_second();
         let (mut rates, mut lost) = (Rates::default(), Vec::new());
         for (name, state) in &mut self.nodes {
             let taken = state.take();
@@ -190,7 +224,7 @@ impl Cluster {
                     let rates = volumes[&*volume.name].rates(seconds, &self.bounds_ns);
                     self.volumes.insert(volume.name.clone(), (rates, volume.unanswered));
                 }
-                self.devices.extend(last.devices.iter().map(|device| (device.id, device.clone())));
+                samples.iter().for_each(|sample| self.devices.add(name, sample));
             } else {
                 missing.push(name.clone());
                 if state.last.is_some_and(|(last, _)| now.duration_since(last) < MISSING) {
@@ -204,7 +238,11 @@ impl Cluster {
                         state.has_spare = false;
                         lost.push((name.clone(), why.clone()));
                     }
-                    row.reports = Reports::UnknownSince { at_ms: *at_ms, why: why.clone() };
+                    let (at_ms, why) = (*at_ms, why.clone());
+                    row.reports = match state.was_reached {
+                        true => Reports::UnknownSince { at_ms, why },
+                        false => Reports::NeverReached { since_ms: at_ms, why },
+                    };
                 }
             }
             rows.push(row);
@@ -221,101 +259,112 @@ impl Cluster {
         while self.resynced.len() > RESYNC {
             self.resynced.pop_front();
         }
-        self.view(now, wall_ms, (rates, cpu), rows, missing)
+        // Of a second for which no node has reported nothing is known: it is not 0.
+        let known = (rows.len() > missing.len()).then_some((rates, cpu));
+        self.view(now, wall_ms, known.unzip(), rows, missing)
     }
 
     fn view(
         &mut self,
         now: Instant,
         wall_ms: u64,
-        (total, cpu): (Rates, f64),
+        (total, cpu): (Option<Rates>, Option<f64>),
         mut nodes: Vec<NodeRow>,
         missing: Vec<String>,
     ) -> Now {
-        let mut view = Now {
-            at: wall_ms / 1000,
-            cluster: self.nodes.values().find_map(|node| Some(node.hello.as_ref()?.cluster.clone())),
-            known: self.status.is_some(),
-            overall: Overall::Healthy,
-            why: Vec::new(),
-            total,
-            missing,
-            cpu,
-            nodes: Vec::new(),
-            volumes: Vec::new(),
-            volumes_total: 0,
-            volume_bytes: 0,
-            devices: Vec::new(),
-            devices_total: 0,
-            space: [0; 3],
-            resyncs: Vec::new(),
-            resyncs_total: 0,
-            resync_left: 0,
-            resync_seconds: None,
-            events: Vec::new(),
-        };
-        let mut causes: Vec<(Overall, String)> = Vec::new();
-        if let Some((_, status)) = &self.status {
+        let known = self.status.is_some();
+        let mut view = Now { known, total, missing, cpu, ..Now::empty(wall_ms / 1000, self.id()) };
+        let mut causes = Causes::default();
+        if let Some((at, status)) = &self.status {
             for row in &mut nodes {
                 if let Some(of) = status.nodes.iter().find(|node| node.name == row.name) {
-                    (row.draining, row.stopping) = (of.draining, of.stopping);
+                    (row.draining, row.maintenance, row.stopping) =
+                        (of.draining, of.maintenance, of.stopping);
                     row.fault.clone_from(&of.fault);
                 }
             }
             self.add_volumes(status, &mut view, &mut causes);
-            self.add_devices(status, &mut view, &mut causes);
+            let is_new = now.duration_since(*at) < STATUS;
+            self.devices.show(status, is_new.then_some(wall_ms / 1000), &mut view, &mut causes);
         }
         if let Some(status) = self.status.as_ref().map(|(_, status)| status.clone()) {
             self.add_resyncs(&status, &mut view);
             if let Some(why) = &status.store_fault {
-                causes.push((
-                    Overall::Unknown,
-                    format!("node {} does not use the configuration store: {why}", status.asked),
-                ));
+                let why = format!(" does not use the configuration store: {why}");
+                causes.add(Part::Node, Overall::Unknown, &status.asked, &why);
+            }
+        }
+        for member in self.status().into_iter().flat_map(|status| &status.store) {
+            let alarms = member.alarms.iter().map(|alarm| format!("alarm {alarm}"));
+            for why in member.fault.iter().cloned().chain(alarms) {
+                let why = format!(" of the configuration store: {why}");
+                causes.add(Part::Store, Overall::Degraded, &member.address, &why);
             }
         }
         for row in &nodes {
             match &row.reports {
-                Reports::UnknownSince { why, .. } => {
-                    causes.push((Overall::Degraded, format!("node {} does not report: {why}", row.name)));
+                Reports::UnknownSince { why, .. } | Reports::NeverReached { why, .. } => {
+                    let says = ["does not report", "do not report"].map(|of| format!(" {of}: {why}"));
+                    causes.add_both(Part::Node, Overall::Degraded, &row.name, [&says[0], &says[1]]);
                 }
                 Reports::NotYet => {
-                    causes.push((Overall::Unknown, format!("node {} has not reported yet", row.name)));
+                    let says = [" has not reported yet", " have not reported yet"];
+                    causes.add_both(Part::Node, Overall::Unknown, &row.name, says);
                 }
                 Reports::Now | Reports::Late => {
                     if let Some(fault) = &row.fault {
-                        causes.push((Overall::Degraded, format!("node {}: {fault}", row.name)));
+                        causes.add(Part::Node, Overall::Degraded, &row.name, &format!(": {fault}"));
                     }
                 }
             }
         }
-        match &self.status {
-            None => {
-                let why = self.no_status.clone().unwrap_or_else(|| "no node has answered yet".into());
-                causes.push((Overall::Unknown, why));
-            }
-            Some((at, _)) if now.duration_since(*at) > STATUS => {
-                let why = self.no_status.clone().unwrap_or_else(|| "no node answers".into());
-                let seconds = now.duration_since(*at).as_secs();
-                causes.push((Overall::Unknown, format!("the last status is {seconds} s old: {why}")));
-            }
-            Some(_) => {}
+        let reports = nodes.iter().any(|row| matches!(row.reports, Reports::Now | Reports::Late));
+        let old = self.why_old(now, reports);
+        if let Some(why) = &old {
+            causes.add(Part::Status, Overall::Unknown, "", why);
         }
-        causes.sort_by_key(|(overall, _)| std::cmp::Reverse(*overall));
-        view.overall = causes.first().map_or(Overall::Healthy, |(overall, _)| *overall);
-        view.why = causes.into_iter().map(|(_, why)| why).take(MOST_CAUSES).collect();
+        causes.show(old.is_none(), &mut view);
         view.nodes = nodes;
-        view.events = self.events.iter().filter(|event| event.number > self.shown).cloned().collect();
-        self.shown = self.last_event;
+        view.events = self.new_events();
         view
     }
 
-    fn add_volumes(&self, status: &StatusView, view: &mut Now, causes: &mut Vec<(Overall, String)>) {
+    /// Why nothing is known of how things are now, if that is so: there is no status, the last one is old, or no node answers any more.
+    fn why_old(&self, now: Instant, reports: bool) -> Option<String> {
+        let why = |none: &str| self.no_status.clone().unwrap_or_else(|| none.into());
+        let Some((at, _)) = &self.status else { return Some(why("no node has answered yet")) };
+        let age = now.duration_since(*at);
+        let is_old = age > STATUS || (self.no_status.is_some() && !reports);
+        is_old.then(|| format!("the last status is {} s old: {}", age.as_secs(), why("no node answers")))
+    }
+
+    /// The cluster was stopped, as was intended: the second `at` (since 1970), which is the last one. `why` is a sentence for people.
+    pub fn end(&mut self, at: u64, why: &str) -> Now {
+        self.add_done(at * 1000, "info", why.to_owned(), (None, None));
+        let mut view = Now::empty(at, self.id());
+        (view.overall, view.why, view.why_total) = (Overall::Ended, vec![why.to_owned()], 1);
+        view.events = self.new_events();
+        view
+    }
+
+    /// The id of the cluster, if a node has reported it.
+    fn id(&self) -> Option<String> {
+        self.nodes.values().find_map(|node| Some(node.hello.as_ref()?.cluster.clone()))
+    }
+
+    /// The events since the second before.
+    fn new_events(&mut self) -> Vec<EventRow> {
+        let events = self.events.iter().filter(|event| event.number > self.shown).cloned().collect();
+        self.shown = self.last_event;
+        events
+    }
+
+    fn add_volumes(&self, status: &StatusView, view: &mut Now, causes: &mut Causes) {
         let mut rows = self.volume_rows(status);
         for row in &rows {
             if let Some(health) = row.health.filter(|health| *health != Overall::Healthy) {
-                let note = row.note.as_deref().unwrap_or("see the volume");
-                causes.push((health, format!("volume {}: {note}", row.name)));
+                let reason = row.reason.as_deref().unwrap_or("see the volume");
+                causes.add(Part::Volume, health, &row.name, &format!(": {reason}"));
             }
         }
         view.volumes_total = rows.len();
@@ -343,6 +392,7 @@ impl Cluster {
                     rates: done.map(|(rates, _)| *rates),
                     unanswered: done.map(|(_, unanswered)| *unanswered),
                     limited: of.limit.is_some(),
+                    reason: of.note.as_deref().map(causes::short),
                     note: of.note.clone(),
                 }
             })
@@ -353,63 +403,6 @@ impl Cluster {
             ill(b).cmp(&ill(a)).then(latency(b).total_cmp(&latency(a))).then_with(|| a.name.cmp(&b.name))
         });
         rows
-    }
-
-    fn add_devices(&self, status: &StatusView, view: &mut Now, causes: &mut Vec<(Overall, String)>) {
-        let each = |of: &Ios| {
-            let mean_us = (of.ios > 0).then(|| of.sum_us as f64 / of.ios as f64);
-            Flow { ios: of.ios, bytes: of.bytes, mean_us }
-        };
-        let sum = |a: &Ios, b: &Ios| Ios {
-            ios: a.ios + b.ios,
-            bytes: a.bytes + b.bytes,
-            sum_us: a.sum_us + b.sum_us,
-            errors: a.errors + b.errors,
-        };
-        for of in &status.devices {
-            let done = self.devices.get(&of.id);
-            let reads = done.map(|of| sum(&of.log_reads, &of.data_reads));
-            let writes = done.map(|of| sum(&of.log_writes, &of.data_writes));
-            let errors = done.map(|of| {
-                [&of.log_reads, &of.log_writes, &of.data_reads, &of.data_writes, &of.syncs]
-                    .iter()
-                    .map(|of| of.errors)
-                    .sum()
-            });
-            if let Some(fault) = &of.fault {
-                causes.push((Overall::Degraded, format!("device {} of {}: {fault}", of.id, of.node)));
-            }
-            view.space[0] += of.bytes;
-            view.space[1] += of.promised;
-            view.space[2] += of.taken.unwrap_or(0);
-            view.devices.push(DeviceRow {
-                id: of.id,
-                node: of.node.clone(),
-                path: of.path.clone(),
-                role: of.role.name().into(),
-                bytes: of.bytes,
-                promised: of.promised,
-                taken: of.taken,
-                reads: reads.as_ref().map(each),
-                writes: writes.as_ref().map(each),
-                errors,
-                model: of.model.clone(),
-                fault: of.fault.clone(),
-            });
-        }
-        view.devices_total = view.devices.len();
-        let worst = |row: &DeviceRow| {
-            let mean = |of: &Option<Flow>| of.and_then(|of| of.mean_us).unwrap_or(0.0);
-            mean(&row.reads).max(mean(&row.writes))
-        };
-        view.devices.sort_by(|a, b| {
-            b.fault
-                .is_some()
-                .cmp(&a.fault.is_some())
-                .then(worst(b).total_cmp(&worst(a)))
-                .then(a.id.cmp(&b.id))
-        });
-        view.devices.truncate(MOST_DEVICES);
     }
 
     fn add_resyncs(&mut self, status: &StatusView, view: &mut Now) {

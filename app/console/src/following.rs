@@ -9,14 +9,14 @@ use loadline_api_client::ApiAddress;
 use loadline_san_node::node::manage::StatusView;
 use tokio::sync::broadcast;
 
+use crate::action::Action;
 use crate::cluster::Cluster;
 use crate::follower::{Follower, shown};
 use crate::past::Past;
-use crate::view::Now;
+use crate::view::{Now, Overall};
 
 /// The time from one status to the next.
 const STATUS: Duration = Duration::from_secs(2);
-const SECOND: Duration = Duration::from_secs(1);
 /// How long a status may take.
 const LIMIT: Duration = Duration::from_secs(6);
 /// Seconds that one who watches may be behind. It goes on with what is kept of the time before.
@@ -37,7 +37,7 @@ pub struct Following(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    name: String,
+    place: Place,
     cluster: Mutex<Cluster>,
     past: Mutex<Past>,
     seconds: broadcast::Sender<Second>,
@@ -64,14 +64,20 @@ fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
+/// The time from this moment of the console's clock to the middle of the next second. At its beginning a thread that is woken a moment
+/// earlier or later would see one second twice, and miss the next one.
+fn to_next(wall_ms: u64) -> Duration {
+    Duration::from_millis(1500 - wall_ms % 1000)
+}
+
 impl Following {
-    /// Follows a cluster, until the process ends.
+    /// Follows a cluster, until it has ended or the process ends.
     ///
     /// # Errors
     /// The system starts no further thread.
     pub fn start(place: Place) -> std::io::Result<Following> {
         let following = Following(Arc::new(Inner {
-            name: place.name.clone(),
+            place: place.clone(),
             cluster: Mutex::default(),
             past: Mutex::default(),
             seconds: broadcast::Sender::new(BEHIND),
@@ -81,12 +87,10 @@ impl Following {
         std::thread::Builder::new().name("status".into()).spawn(move || statuses.ask(&place))?;
         let seconds = following.clone();
         std::thread::Builder::new().name("seconds".into()).spawn(move || {
-            let mut next = Instant::now();
-            loop {
+            while !seconds.has_ended() {
                 seconds.tick();
                 // Seconds in which the machine slept are a gap: they are not made up for.
-                next = (next + SECOND).max(Instant::now());
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                std::thread::sleep(to_next(wall_ms()));
             }
         })?;
         Ok(following)
@@ -94,7 +98,31 @@ impl Following {
 
     /// What people call the cluster.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.place.name
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    /// The APIs of the nodes that answered when the last status was made.
+    pub(crate) fn known(&self) -> Vec<ApiAddress> {
+        let cluster = self.cluster();
+        let nodes = cluster.status().map(|status| status.nodes.iter()).into_iter().flatten();
+        let alive = nodes.filter(|node| node.alive).filter_map(|node| node.api.parse().ok());
+        alive.map(|address| self.0.place.api.of_other(address)).collect()
+    }
+
+    /// Takes a status that an action has received, beside those of each second.
+    pub(crate) fn learn(&self, status: StatusView) {
+        self.cluster().learn_status(Ok(status), Instant::now());
+    }
+
+    /// Something that was done by the console is an event.
+    pub(crate) fn note(&self, level: &str, message: String, action: &Action) {
+        let about = (action.volume().map(str::to_owned), action.node().map(str::to_owned));
+        self.cluster().add_done(wall_ms(), level, message, about);
     }
 
     /// What is known of it at this moment.
@@ -119,14 +147,41 @@ impl Following {
     }
 
     fn tick(&self) {
-        let now = self.cluster().tick(Instant::now(), wall_ms());
-        self.past().add(&now);
+        let mut cluster = self.cluster();
+        let now = cluster.tick(Instant::now(), wall_ms());
+        self.past().add(&now, &cluster);
+        drop(cluster);
+        self.publish(now);
+    }
+
+    /// Sends a second to all who watch, unless the cluster has ended.
+    fn publish(&self, now: Now) {
         let json = serde_json::to_string(&now).expect("it is numbers and texts").into();
         let second = Second { now: Arc::new(now), json };
         let mut latest = lock(&self.0.latest);
+        if latest.as_ref().is_some_and(|last| last.now.overall == Overall::Ended) {
+            return;
+        }
         *latest = Some(second.clone());
         // An error says that no one watches.
         let _ = self.0.seconds.send(second);
+    }
+
+    /// The cluster was stopped, as was intended: one more second says so, and `why` (a sentence for people), and no other one follows it.
+    /// What the cluster did is kept.
+    pub fn end(&self, why: &str) {
+        if self.has_ended() {
+            return;
+        }
+        // It is another second than the last one, so that each page takes it.
+        let next = self.latest().map_or(0, |last| last.now.at + 1);
+        let now = self.cluster().end(next.max(wall_ms() / 1000), why);
+        self.publish(now);
+    }
+
+    /// Whether the cluster has ended.
+    pub fn has_ended(&self) -> bool {
+        self.latest().is_some_and(|last| last.now.overall == Overall::Ended)
     }
 
     /// Asks for the status again and again: of the node that has answered last, or of another one.
@@ -135,7 +190,7 @@ impl Following {
         let mut followers: BTreeMap<String, (ApiAddress, Follower)> = BTreeMap::new();
         // Of the host of a node its own identity is an access to the other nodes too.
         let access = place.access.clone().or_else(|| place.api.own_access());
-        loop {
+        while !self.has_ended() {
             let begun = Instant::now();
             match status(&known[0], access.as_deref()) {
                 Ok(status) => {
@@ -194,7 +249,7 @@ impl Following {
 }
 
 /// The status, as this node has it.
-fn status(api: &ApiAddress, access: Option<&Path>) -> Result<StatusView, String> {
+pub(crate) fn status(api: &ApiAddress, access: Option<&Path>) -> Result<StatusView, String> {
     let agent = api.agent(access, LIMIT)?;
     let mut answer = agent.get(api.url("/v1/status")).call().map_err(|why| shown(&why.to_string()))?;
     if answer.status() != 200 {
@@ -204,4 +259,50 @@ fn status(api: &ApiAddress, access: Option<&Path>) -> Result<StatusView, String>
     let text =
         answer.body_mut().with_config().limit(64 << 20).read_to_string().map_err(|why| why.to_string())?;
     serde_json::from_str(&text).map_err(|why| format!("it sends what is not understood: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_has_ended_says_so_in_one_more_second_and_is_asked_no_more() {
+        // No node answers there: without an end it would be unknown for ever.
+        let api = "127.0.0.1:9".parse().unwrap();
+        let following = Following::start(Place { name: "lab".into(), api, access: None }).unwrap();
+        let begun = Instant::now();
+        while following.latest().is_none() {
+            assert!(begun.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (_, mut seconds) = following.watch();
+        following.end("it was stopped");
+        following.tick();
+        following.end("again");
+        assert!(following.has_ended());
+        let mut received = Vec::new();
+        while let Ok(second) = seconds.try_recv() {
+            received.push(second.now);
+        }
+        let (last, before) = received.split_last().unwrap();
+        assert!((last.overall, last.why.as_slice()) == (Overall::Ended, &["it was stopped".into()]));
+        assert!(last.nodes.is_empty() && !last.known && last.events[0].message == "it was stopped");
+        assert!(before.iter().all(|second| second.at < last.at && second.overall == Overall::Unknown));
+        // Its threads end: only the test holds it then.
+        while Arc::strong_count(&following.0) > 1 {
+            assert!(begun.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn each_second_is_seen_once_whenever_the_thread_is_woken() {
+        let mut wall = 1_700_000_000_999;
+        for n in 0..10_000u64 {
+            // Up to 5 ms late, and the clock is slewed by a two-thousandth.
+            let woken = wall + to_next(wall).as_millis() as u64 + n * 7 % 6 - n % 2;
+            assert_eq!(woken / 1000, wall / 1000 + 1);
+            wall = woken;
+        }
+    }
 }

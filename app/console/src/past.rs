@@ -1,14 +1,26 @@
-//! What a cluster did in the last 24 hours: a row for each second.
+//! What a cluster did in the last 24 hours, with each of its nodes and volumes.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | `code` | a figure in 16 bits |
+//! | `series` | rows at equal distances in time, in bounded memory |
+//! | `parts` | the past of each node and each volume |
+
+mod code;
+mod parts;
+mod series;
 
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::cluster::Cluster;
 use crate::view::Now;
+use parts::Parts;
 
 /// Seconds that are kept.
-const KEPT: usize = 24 * 3600;
+pub const SECONDS: usize = 24 * 3600;
 /// Rows of an answer at most. Of a longer time each row is the worst of several seconds in latency, and their mean in everything else.
 const MOST_ROWS: usize = 1800;
 
@@ -38,9 +50,24 @@ const LATENCIES: std::ops::Range<usize> = 4..12;
 
 type Row = [f32; COLUMNS.len()];
 
-/// The seconds of a cluster, the oldest first. A second that is not there was not seen: the console did not run, or slept.
+/// What a cluster did.
 #[derive(Debug, Default)]
-pub struct Past(VecDeque<(u32, Row)>);
+pub struct Past {
+    /// Its seconds, the oldest first. A second that is not there was not seen: the console did not run, or slept.
+    total: VecDeque<(u32, Row)>,
+    parts: Parts,
+}
+
+/// What a past is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'n> {
+    /// The whole cluster.
+    Cluster,
+    /// The node of this name.
+    Node(&'n str),
+    /// The volume of this name.
+    Volume(&'n str),
+}
 
 /// Rows of the past, as a page gets them.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -56,13 +83,16 @@ pub struct PastView {
 }
 
 impl Past {
-    /// Keeps a second. One that is not later than the last one is not kept: the clock was set back.
-    pub fn add(&mut self, now: &Now) {
+    /// Keeps a second of a cluster, and of all its nodes and volumes. One that is not later than the last one is not kept: the clock was set
+    /// back.
+    pub fn add(&mut self, now: &Now, cluster: &Cluster) {
         let at = now.at as u32;
-        if self.0.back().is_some_and(|(last, _)| *last >= at) {
+        if self.total.back().is_some_and(|(last, _)| *last >= at) {
             return;
         }
-        let total = &now.total;
+        let nodes = now.nodes.iter().map(|node| (node.name.as_str(), node.rates.as_ref()));
+        self.parts.add(at, nodes, cluster.volume_rates());
+        let total = now.total.unwrap_or_default();
         let latency = |of: &Option<crate::latency::Latency>| {
             of.map_or([-1.0; 4], |of| [of.mean, of.p50, of.p99, of.p999])
         };
@@ -84,20 +114,36 @@ impl Past {
         if !now.is_reported() {
             row[..COLUMNS.len() - 1].fill(-1.0);
         }
-        self.0.push_back((at, row));
-        if self.0.len() > KEPT {
-            self.0.pop_front();
+        self.total.push_back((at, row));
+        if self.total.len() > SECONDS {
+            self.total.pop_front();
         }
     }
 
-    /// The seconds from `from` to `to`, both included, in 1,800 rows at most.
+    /// What that part of the cluster did from `from` to `to`, both included, in rows of so many seconds at least, and in 1,800 rows at most.
+    /// `None` if there is no such node or volume, or if it is beyond those that have a past.
+    pub fn of(&self, part: Part<'_>, (from, to): (u64, u64), step: u32) -> Option<PastView> {
+        let in_32_bits = |second: u64| second.min(u64::from(u32::MAX - 1)) as u32;
+        let range = (in_32_bits(from), in_32_bits(to));
+        match part {
+            Part::Cluster => Some(self.in_rows(from, to, step)),
+            Part::Node(name) => self.parts.node(name, range, step),
+            Part::Volume(name) => self.parts.volume(name, range, step),
+        }
+    }
+
+    /// What the cluster did from `from` to `to`, both included, in 1,800 rows at most.
     pub fn view(&self, from: u64, to: u64) -> PastView {
-        let begin = self.0.partition_point(|(at, _)| u64::from(*at) < from);
-        let end = self.0.partition_point(|(at, _)| u64::from(*at) <= to);
-        let kept: Vec<&(u32, Row)> = self.0.range(begin..end.max(begin)).collect();
+        self.in_rows(from, to, 1)
+    }
+
+    fn in_rows(&self, from: u64, to: u64, step: u32) -> PastView {
+        let begin = self.total.partition_point(|(at, _)| u64::from(*at) < from);
+        let end = self.total.partition_point(|(at, _)| u64::from(*at) <= to);
+        let kept: Vec<&(u32, Row)> = self.total.range(begin..end.max(begin)).collect();
         let span =
             kept.first().zip(kept.last()).map_or(0, |((first, _), (last, _))| (last - first) as usize + 1);
-        let step = span.div_ceil(MOST_ROWS).max(1) as u32;
+        let step = (span.div_ceil(MOST_ROWS).max(1) as u32).max(step);
         let mut view = PastView { columns: COLUMNS.to_vec(), step, at: Vec::new(), rows: Vec::new() };
         for group in kept.chunk_by(|(one, _), (other, _)| one / step == other / step) {
             view.at.push(group[0].0 / step * step);
@@ -121,7 +167,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::cluster::Cluster;
+    use crate::figures::Rates;
     use crate::latency::Latency;
     use crate::view::{NodeRow, Reports};
 
@@ -129,6 +175,7 @@ mod tests {
     fn second_of(second: u64) -> Now {
         let mut now = Cluster::default().tick(Instant::now(), second * 1000);
         now.nodes = vec![NodeRow::unreported("a", Reports::Now)];
+        now.total = Some(Rates::default());
         now
     }
 
@@ -136,11 +183,11 @@ mod tests {
         let mut past = Past::default();
         for second in seconds {
             let mut now = second_of(second);
-            now.total.reads = second as f64;
+            let total = now.total.as_mut().unwrap();
+            total.reads = second as f64;
             let p99 = if second % 10 == 3 { 900.0 } else { 100.0 };
-            now.total.read_latency =
-                (second % 2 == 1).then_some(Latency { mean: 1.0, p50: 1.0, p99, p999: 1.0 });
-            past.add(&now);
+            total.read_latency = (second % 2 == 1).then_some(Latency { mean: 1.0, p50: 1.0, p99, p999: 1.0 });
+            past.add(&now, &Cluster::default());
         }
         past
     }
@@ -167,20 +214,20 @@ mod tests {
 
     #[test]
     fn a_day_is_kept_and_a_clock_that_goes_back_adds_nothing() {
-        let mut past = past(0..KEPT as u64 + 5);
-        assert_eq!((past.0.len(), past.0[0].0), (KEPT, 5));
-        past.add(&second_of(1));
-        assert_eq!(past.0.len(), KEPT);
+        let mut past = past(0..SECONDS as u64 + 5);
+        assert_eq!((past.total.len(), past.total[0].0), (SECONDS, 5));
+        past.add(&second_of(1), &Cluster::default());
+        assert_eq!(past.total.len(), SECONDS);
     }
 
     #[test]
     fn a_second_for_which_no_node_reported_is_not_0() {
         let mut past = past(0..2000);
-        past.add(&Cluster::default().tick(Instant::now(), 2_000_000));
+        past.add(&Cluster::default().tick(Instant::now(), 2_000_000), &Cluster::default());
         assert_eq!(past.view(2000, 2000).rows[0][..4], [-1.0; 4]);
         let view = past.view(0, 2000);
         assert_eq!((view.step, view.rows.last().map(|row| row[0])), (2, Some(-1.0)));
-        past.add(&second_of(2001));
+        past.add(&second_of(2001), &Cluster::default());
         assert_eq!(past.view(0, 2001).rows.last().map(|row| row[0]), Some(0.0), "the mean of what is known");
     }
 }

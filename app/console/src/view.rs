@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::figures::Rates;
+use crate::full::Full;
 
 /// How a cluster is, as a whole: the worst of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -22,6 +23,8 @@ pub enum Overall {
     Waiting,
     /// A person has to decide about a volume.
     Blocked,
+    /// It was stopped, as was intended: it has no nodes any more.
+    Ended,
 }
 
 impl From<Health> for Overall {
@@ -54,6 +57,13 @@ pub enum Reports {
         /// The reason: why the stream ended, or could not be opened.
         why: String,
     },
+    /// It does not, and has not since the console began to follow it: since when it does not, is not known.
+    NeverReached {
+        /// When the console has first failed to reach it: milliseconds since 1970, by the console's clock.
+        since_ms: u64,
+        /// The reason: why the stream could not be opened.
+        why: String,
+    },
 }
 
 /// A node in this second.
@@ -79,6 +89,8 @@ pub struct NodeRow {
     pub volumes: Option<usize>,
     /// It takes no new replicas.
     pub draining: bool,
+    /// It is in maintenance: it takes no new replicas, and other nodes serve its volumes.
+    pub maintenance: bool,
     /// Its process ends by order.
     pub stopping: bool,
     /// The difference of its clock to the console's, seconds, if it is more than one second.
@@ -101,6 +113,7 @@ impl NodeRow {
             slowed: None,
             volumes: None,
             draining: false,
+            maintenance: false,
             stopping: false,
             clock_off: None,
             fault: None,
@@ -148,6 +161,8 @@ pub struct VolumeRow {
     pub unanswered: Option<usize>,
     /// Its clients may do no more a second than its limit.
     pub limited: bool,
+    /// The first part of the note, for a row of a table.
+    pub reason: Option<String>,
     /// What people should know.
     pub note: Option<String>,
 }
@@ -186,10 +201,27 @@ pub struct DeviceRow {
     pub writes: Option<Flow>,
     /// Failed I/Os in this second.
     pub errors: Option<u64>,
+    /// I/Os that have failed since the console follows its node.
+    pub errors_so_far: u64,
+    /// Corrupt blocks that reads and the scrub have found in replicas with their data here, since the console follows its node.
+    pub corrupt_so_far: u64,
+    /// When it is full; nothing if its node does not report what is taken.
+    pub full: Option<Full>,
     /// What it is a model of.
     pub model: Option<String>,
     /// Why it is not used.
     pub fault: Option<String>,
+}
+
+/// The device that is full first.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct NextFull {
+    /// Its number.
+    pub device: u32,
+    /// Its node.
+    pub node: String,
+    /// Seconds until it is full; 0 if it is.
+    pub seconds: f64,
 }
 
 /// Something that happened.
@@ -224,14 +256,17 @@ pub struct Now {
     pub known: bool,
     /// How it is as a whole.
     pub overall: Overall,
-    /// Why it is not better: the worst first.
+    /// Why it is not better, a sentence each: the age of an old status, nodes, the configuration store, devices, volumes; of each of these
+    /// kinds the worst first. The first eight.
     pub why: Vec<String>,
-    /// What all nodes did together that report. The figures of others are missing in it.
-    pub total: Rates,
+    /// How many such sentences there are.
+    pub why_total: usize,
+    /// What all nodes did together that report. The figures of others are missing in it. Nothing if no node has reported for this second.
+    pub total: Option<Rates>,
     /// Nodes whose figures are missing in the total.
     pub missing: Vec<String>,
-    /// Processors that the processes of the nodes used.
-    pub cpu: f64,
+    /// Processors that the processes of the nodes used that report; nothing if none does.
+    pub cpu: Option<f64>,
     /// All nodes, by name.
     pub nodes: Vec<NodeRow>,
     /// The volumes with the worst latency, and those that are not healthy: at most [`MOST_VOLUMES`].
@@ -240,12 +275,16 @@ pub struct Now {
     pub volumes_total: usize,
     /// Bytes of all volumes, each once.
     pub volume_bytes: u64,
-    /// The devices with the longest I/Os, and those with a fault: at most [`MOST_DEVICES`].
+    /// The devices with a fault, those with failed I/Os or corrupt blocks, and those with the longest I/Os: at most [`MOST_DEVICES`].
     pub devices: Vec<DeviceRow>,
     /// How many devices there are.
     pub devices_total: usize,
-    /// Bytes of all devices, bytes that are promised, and bytes that are taken as far as is known.
+    /// Bytes of all devices of which it is known how much is taken, bytes of them that are promised, and bytes that are taken.
     pub space: [u64; 3],
+    /// Devices of which it is not known how much is taken: their nodes do not report.
+    pub space_unknown: usize,
+    /// The device that is full first, of those that grow or are full.
+    pub next_full: Option<NextFull>,
     /// Resyncs that are under way, the one with most left first: at most [`MOST_RESYNCS`].
     pub resyncs: Vec<ResyncRow>,
     /// How many there are.
@@ -266,8 +305,37 @@ pub const MOST_DEVICES: usize = 50;
 pub const MOST_RESYNCS: usize = 20;
 
 impl Now {
+    /// A second of a cluster without nodes, volumes and devices.
+    pub(crate) fn empty(at: u64, cluster: Option<String>) -> Now {
+        Now {
+            at,
+            cluster,
+            known: false,
+            overall: Overall::Healthy,
+            why: Vec::new(),
+            why_total: 0,
+            total: None,
+            missing: Vec::new(),
+            cpu: None,
+            nodes: Vec::new(),
+            volumes: Vec::new(),
+            volumes_total: 0,
+            volume_bytes: 0,
+            devices: Vec::new(),
+            devices_total: 0,
+            space: [0; 3],
+            space_unknown: 0,
+            next_full: None,
+            resyncs: Vec::new(),
+            resyncs_total: 0,
+            resync_left: 0,
+            resync_seconds: None,
+            events: Vec::new(),
+        }
+    }
+
     /// Whether a node has reported for this second. If none has, nothing is known of what the cluster did in it: the total is not 0.
     pub fn is_reported(&self) -> bool {
-        self.nodes.len() > self.missing.len()
+        self.total.is_some()
     }
 }

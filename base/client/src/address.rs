@@ -122,6 +122,12 @@ impl ApiAddress {
     }
 }
 
+/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by the node.
+pub fn escaped(name: &str) -> String {
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +146,12 @@ mod tests {
         {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_a_path() {
+        assert_eq!(escaped("vm-7_a.b"), "vm-7_a.b");
+        assert_eq!(escaped("a/../b?c#d%e ä"), "a%2F..%2Fb%3Fc%23d%25e%20%C3%A4");
     }
 
     #[test]

@@ -12,5 +12,5 @@ mod address;
 mod events;
 mod unix;
 
-pub use address::ApiAddress;
+pub use address::{ApiAddress, escaped};
 pub use events::{Events, ServerEvent};

@@ -4,6 +4,7 @@ mod beside_ceph;
 mod faults;
 mod resync;
 mod streaming;
+mod watched;
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ pub(crate) struct Setting<'a> {
 }
 
 /// The names of all of them. What needs Ceph is measured only if it is named.
-const NAMES: [&str; 4] = ["faults", "resync", "streaming", "ceph"];
+const NAMES: [&str; 5] = ["faults", "resync", "streaming", "watched", "ceph"];
 
 /// Measures what is wanted: all, if nothing is named, but what needs Ceph.
 pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), String> {
@@ -39,6 +40,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("streaming") {
         streaming::measure(setting)?;
+    }
+    if wanted("watched") {
+        watched::measure(setting)?;
     }
     if names.iter().any(|name| name == "ceph") {
         beside_ceph::measure(setting)?;

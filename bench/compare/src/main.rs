@@ -30,7 +30,7 @@ use clap::Parser;
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
     /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes, storm; and ceph, if that is named. `vhost` alone is `san vhost`. If the first is `cluster`, a
-    /// cluster under a fleet: faults, resync, streaming; and ceph, if that is named. `soak` does random faults for some minutes and checks every block.
+    /// cluster under a fleet: faults, resync, streaming, watched; and ceph, if that is named. `soak` does random faults for some minutes and checks every block.
     names: Vec<String>,
     /// How many pairs of each; rounds of `cluster resync`.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -80,6 +80,42 @@ pub struct LiveSecond {
     pub errors: u64,
     /// Response times of the I/Os that completed in it, microseconds.
     pub latency_us: LatencySummary,
+    /// The age of the oldest I/O of any worker that was outstanding at its end, microseconds; 0 if none was.
+    pub oldest_us: u64,
+    /// How many I/Os had each response time: eight classes for each power of ten, the first from 1 microsecond on (what was faster is in it
+    /// too), without the zeros at the end.
+    pub classes: Vec<u32>,
+    /// The workers with the longest waits, the worst first: at most [`LiveSecond::WORST`].
+    pub worst: Vec<WorkerSecond>,
+}
+
+impl LiveSecond {
+    /// Workers that a second names at most.
+    pub const WORST: usize = 10;
+}
+
+/// What one worker did in a second, for watching.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerSecond {
+    /// The worker.
+    pub worker: WorkerId,
+    /// I/Os that completed.
+    pub iops: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// The mean of the response times, microseconds; 0 if none completed.
+    pub mean_us: u64,
+    /// The longest response time, microseconds; 0 if none completed.
+    pub max_us: u64,
+    /// The age of the oldest I/O that was outstanding at the end of the second, microseconds; 0 if none was.
+    pub oldest_us: u64,
+}
+
+impl WorkerSecond {
+    /// The longest that an I/O has waited, completed or not, microseconds.
+    pub fn longest_us(&self) -> u64 {
+        self.max_us.max(self.oldest_us)
+    }
 }
 
 /// What happens in a fleet.

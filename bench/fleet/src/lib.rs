@@ -66,7 +66,7 @@ pub mod worker;
 
 pub use copies::{ProgramCopies, ProgramCopy};
 pub use error::{ErrorKind, FleetError};
-pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation};
+pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation, WorkerSecond};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
 pub use identity::{WorkerId, WorkerInfo};
 pub use inspect::inspect_hosts;

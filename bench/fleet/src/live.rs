@@ -1,14 +1,15 @@
 //! The seconds of the whole fleet, for watching. Only the last few are kept: records that come later than shown
 //! still count in the result, which is made elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use loadline_base::clock::Nanos;
 use loadline_base::histogram::LatencyHistogram;
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::summary::LatencySummary;
 
-use crate::event::LiveSecond;
+use crate::event::{LiveSecond, WorkerSecond};
 use crate::identity::WorkerId;
 
 /// A second is shown so long after it ended: by then the records of all workers that are in time have come.
@@ -16,9 +17,22 @@ const SHOWN_AFTER: Nanos = Nanos(1_250_000_000);
 /// Seconds kept at the most; each takes some 37 KiB.
 const SECONDS_KEPT: usize = 16;
 
+/// Classes of response times for each power of ten.
+const CLASSES: f64 = 8.0;
+
+/// What a worker did in a second.
+#[derive(Default)]
+struct OfWorker {
+    iops: u64,
+    errors: u64,
+    sum_ns: u128,
+    max: Nanos,
+    oldest: Nanos,
+}
+
 #[derive(Default)]
 struct Second {
-    workers: BTreeSet<WorkerId>,
+    workers: BTreeMap<WorkerId, OfWorker>,
     iops: u64,
     bytes: u64,
     errors: u64,
@@ -52,14 +66,20 @@ impl Live {
             return;
         }
         let second = self.seconds.entry(n).or_default();
-        if !second.workers.contains(worker) {
-            second.workers.insert(worker.clone());
+        if !second.workers.contains_key(worker) {
+            second.workers.insert(worker.clone(), OfWorker::default());
         }
+        let of = second.workers.get_mut(worker).expect("it was inserted");
+        of.oldest = of.oldest.max(interval.oldest);
         for ops in [&interval.read, &interval.write] {
             second.iops += ops.completed();
             second.bytes = second.bytes.saturating_add(ops.bytes);
             second.errors = second.errors.saturating_add(ops.errors);
             second.response.merge(&ops.response);
+            of.iops += ops.completed();
+            of.errors = of.errors.saturating_add(ops.errors);
+            of.sum_ns += ops.response.sum_ns();
+            of.max = of.max.max(ops.response.max().unwrap_or(Nanos(0)));
         }
     }
 
@@ -87,11 +107,43 @@ impl Live {
                 bytes: second.bytes,
                 errors: second.errors,
                 latency_us: LatencySummary::of(&second.response),
+                oldest_us: second.workers.values().map(|of| of.oldest.0 / 1000).max().unwrap_or(0),
+                classes: classes(&second.response),
+                worst: worst(second.workers),
             });
             self.next += 1;
         }
         due
     }
+}
+
+/// How many response times are in each class.
+fn classes(response: &LatencyHistogram) -> Vec<u32> {
+    let mut classes = Vec::new();
+    for (latency, count) in response.buckets() {
+        let class = (CLASSES * (latency.0.max(1000) as f64 / 1000.0).log10()) as usize;
+        if classes.len() <= class {
+            classes.resize(class + 1, 0u32);
+        }
+        classes[class] = classes[class].saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+    classes
+}
+
+/// The workers with the longest waits, the worst first.
+fn worst(workers: BTreeMap<WorkerId, OfWorker>) -> Vec<WorkerSecond> {
+    let mut rows: Vec<(WorkerId, OfWorker)> = workers.into_iter().collect();
+    rows.sort_by_key(|(_, of)| Reverse(of.max.max(of.oldest)));
+    rows.truncate(LiveSecond::WORST);
+    let shown = |(worker, of): (WorkerId, OfWorker)| WorkerSecond {
+        worker,
+        iops: of.iops,
+        errors: of.errors,
+        mean_us: (of.sum_ns / 1000).checked_div(u128::from(of.iops)).unwrap_or(0) as u64,
+        max_us: of.max.0 / 1000,
+        oldest_us: of.oldest.0 / 1000,
+    };
+    rows.into_iter().map(shown).collect()
 }
 
 #[cfg(test)]
@@ -124,6 +176,49 @@ mod tests {
         assert_eq!(live.ended(Nanos(begin.0 + 1_900_000_000)), [], "second 1 has not ended");
         let rest = live.ended(Nanos(u64::MAX));
         assert_eq!(rest.iter().map(|s| s.phase).collect::<Vec<_>>(), [Phase::Measure, Phase::CoolDown]);
+    }
+
+    #[test]
+    fn a_second_names_the_workers_that_wait_longest_and_counts_response_times_by_class() {
+        let begin = Nanos(100 * Nanos::SECOND.0);
+        let mut live = Live::new(begin, 0, 1, 0);
+        for n in 0..20_u64 {
+            let mut interval = Interval::new(0, Phase::Measure, 0);
+            interval.read.response.record(Nanos(1_000 * (n + 1)));
+            interval.read.response.record(Nanos(1_000 * (n + 1)));
+            live.add(&WorkerId(format!("w{n:02}")), &interval);
+        }
+        let mut stuck = Interval::new(0, Phase::Measure, 0);
+        stuck.oldest = Nanos(3_000_000_000);
+        live.add(&WorkerId("w03".into()), &stuck);
+        let shown = live.due(Nanos(u64::MAX)).remove(0);
+        assert_eq!((shown.workers, shown.oldest_us), (20, 3_000_000));
+        let names: Vec<&str> = shown.worst.iter().map(|of| of.worker.0.as_str()).collect();
+        assert_eq!(names[..3], ["w03", "w19", "w18"]);
+        assert_eq!(shown.worst.len(), LiveSecond::WORST);
+        let first = &shown.worst[0];
+        assert_eq!((first.iops, first.oldest_us, first.longest_us()), (2, 3_000_000, 3_000_000));
+        assert_eq!(shown.worst[1].mean_us, 20);
+        assert_eq!(shown.classes.iter().sum::<u32>(), 40);
+        assert_eq!((shown.classes[0], shown.classes[8]), (2, 8), "{:?}", shown.classes);
+    }
+
+    #[test]
+    fn what_is_shown_of_a_thousand_workers_is_no_more_than_of_twenty() {
+        let shown = |workers: u64| {
+            let mut live = Live::new(Nanos(0), 0, 1, 0);
+            for n in 0..workers {
+                let mut interval = record(0, 10);
+                // From a microsecond to a second: all classes.
+                (0..7).for_each(|power| interval.read.response.record(Nanos(1_000 * 10u64.pow(power))));
+                live.add(&WorkerId(format!("w{n:04}")), &interval);
+            }
+            let second = live.due(Nanos(u64::MAX)).remove(0);
+            assert_eq!(u64::from(second.workers), workers);
+            serde_json::to_vec(&second).expect("it is numbers and texts").len()
+        };
+        let (few, many) = (shown(20), shown(1000));
+        assert!(many < few + 100, "{few} and {many} bytes");
     }
 
     #[test]

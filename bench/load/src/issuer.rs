@@ -153,6 +153,9 @@ impl<E: Engine> Issuer<E> {
             let woken = Nanos::now();
             self.learn_to_wake(now, limit, woken);
             self.setting.polled.store(self.engine.polled().as_nanos() as u64, Ordering::Relaxed);
+            if woken >= self.recorder.next_second() {
+                self.note_oldest();
+            }
             now = self.complete(woken)?;
             self.recorder.roll(now);
             if self.recorder.second_ended() {
@@ -167,6 +170,14 @@ impl<E: Engine> Issuer<E> {
         self.abandon();
         self.recorder.finish();
         Ok(self.report)
+    }
+
+    /// Records how old the oldest outstanding I/O is at the end of the second: while none completes, it is all that is known.
+    fn note_oldest(&mut self) {
+        let out = self.slots.iter().filter(|slot| slot.in_flight && slot.kind != Kind::Flush);
+        if let Some(oldest) = out.map(|slot| slot.intended).min() {
+            self.recorder.outstanding(oldest);
+        }
     }
 
     /// Reports I/Os to the stop condition that do not come back: they are in no histogram.
@@ -475,13 +486,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_paced_load_sleeps_while_it_waits_for_a_hung_disk() {
+    /// A load of 100 reads a second, for so long.
+    fn paced(length: Nanos) -> Setting {
         let profile = Profile::default();
         let space = Arc::new(Space::new(&profile, ByteSize::MIB, "disk").unwrap());
         let begin = Nanos::now();
-        let close = begin + Nanos(200_000_000);
-        let setting = Setting {
+        let close = begin + length;
+        Setting {
             disk: 0,
             slots: 64,
             write_percent: 0,
@@ -498,10 +509,29 @@ mod tests {
             verifier: None,
             rng: Xoshiro256PlusPlus::seed_from_u64(1),
             watch: Arc::new(Watch::new(&[])),
-        };
+        }
+    }
+
+    #[test]
+    fn each_second_says_how_old_the_oldest_outstanding_io_is_while_none_completes() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let engine = Hung(Memory::new(4096, 64, true, false).unwrap(), &AtomicUsize::new(0));
+        let setting = paced(Nanos(2_100_000_000));
+        Issuer::new(engine, setting, send).run(&Halt::default()).unwrap();
+        let oldest: Vec<u64> = receive.try_iter().map(|i| i.oldest.0 / 1_000_000).collect();
+        assert!(
+            (980..=1000).contains(&oldest[0]),
+            "milliseconds, of an I/O that was due within 20 ms: {oldest:?}"
+        );
+        assert_eq!(oldest[1], oldest[0] + 1000, "it is the same one");
+    }
+
+    #[test]
+    fn a_paced_load_sleeps_while_it_waits_for_a_hung_disk() {
         let (send, receive) = std::sync::mpsc::channel();
         let waits = AtomicUsize::new(0);
         let engine = Hung(Memory::new(4096, 64, true, false).unwrap(), &waits);
+        let setting = paced(Nanos(200_000_000));
         Issuer::new(engine, setting, send).run(&Halt::default()).unwrap();
         let censored: u64 = receive.try_iter().map(|i| i.read.censored).sum();
         assert_eq!(censored, 20, "all that were intended are counted, with their age");

@@ -130,6 +130,14 @@ impl Recorder {
             interval.service.record(sample.completed.since(sample.issued));
         }
         interval.completions.set(within);
+        interval.tenths.add(within);
+    }
+
+    /// The oldest I/O that is outstanding as the second ends was intended at this moment.
+    pub(crate) fn outstanding(&mut self, intended: Nanos) {
+        let age = self.until.since(intended);
+        let interval = self.record(intended);
+        interval.oldest = interval.oldest.max(age);
     }
 
     /// A flush failed: an error among the writes.
@@ -169,7 +177,7 @@ impl Recorder {
     #[cold]
     fn send_current(&mut self) {
         for interval in &mut self.current {
-            if !interval.is_empty() || !interval.lateness.is_empty() {
+            if !interval.is_empty() {
                 let fresh = Interval::new(interval.second, interval.phase, interval.disk);
                 // The receiver is gone, so the rest is dropped.
                 let _ = self.send.send(std::mem::replace(interval, fresh));

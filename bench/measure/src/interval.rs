@@ -6,11 +6,13 @@
 //! the phase in which they were intended, and everything in it is a sum: records of the same second add up in any
 //! order.
 
+use loadline_base::clock::Nanos;
 use loadline_base::histogram::{EncodedHistogram, HistogramError, LatencyHistogram};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stall::CompletionMap;
+use crate::tenths::TenthCounts;
 
 /// More I/Os of one kind on one disk in one second are none that were done.
 const MOST_IOS: u64 = 10_000_000_000;
@@ -94,6 +96,11 @@ pub struct Interval {
     pub lateness: LatencyHistogram,
     /// The milliseconds of this second in which I/Os completed.
     pub completions: CompletionMap,
+    /// How many I/Os completed with success in each tenth of this second.
+    pub tenths: TenthCounts,
+    /// The age of the oldest I/O that was outstanding when the second ended, since it was intended; zero if none was. Records that are
+    /// merged keep the greatest.
+    pub oldest: Nanos,
 }
 
 impl Interval {
@@ -108,13 +115,19 @@ impl Interval {
             service: LatencyHistogram::new(),
             lateness: LatencyHistogram::new(),
             completions: CompletionMap::default(),
+            tenths: TenthCounts::default(),
+            oldest: Nanos(0),
         }
     }
 
     /// Whether nothing is recorded. A second in which I/Os were issued and none completed is not nothing: their
-    /// lateness is in it.
+    /// lateness is in it, and the age of the oldest.
     pub fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.write.is_empty() && self.service.is_empty() && self.lateness.is_empty()
+        self.read.is_empty()
+            && self.write.is_empty()
+            && self.service.is_empty()
+            && self.lateness.is_empty()
+            && self.oldest == Nanos(0)
     }
 
     /// Adds what another record of the same second counted (of another thread, disk, worker or phase).
@@ -125,6 +138,8 @@ impl Interval {
         self.service.merge(&other.service);
         self.lateness.merge(&other.lateness);
         self.completions.merge(&other.completions);
+        self.tenths.merge(&other.tenths);
+        self.oldest = self.oldest.max(other.oldest);
     }
 
     /// Makes it a record of nothing for another second, keeping the memory.
@@ -135,6 +150,8 @@ impl Interval {
         self.service.clear();
         self.lateness.clear();
         self.completions = CompletionMap::default();
+        self.tenths = TenthCounts::default();
+        self.oldest = Nanos(0);
     }
 
     /// The form that is sent and stored.
@@ -157,6 +174,8 @@ impl Interval {
             service: histogram(&self.service),
             lateness: histogram(&self.lateness),
             completions: self.completions.encode(),
+            tenths: self.tenths.encode(),
+            oldest_ns: self.oldest.0,
         }
     }
 }
@@ -200,6 +219,16 @@ pub struct EncodedInterval {
     pub lateness: Option<EncodedHistogram>,
     /// The milliseconds with completions: 1000 bits, least significant first, in base64.
     pub completions: String,
+    /// How many I/Os completed with success in each tenth of this second, without the zeros at the end; absent if none did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenths: Vec<u32>,
+    /// The age of the oldest I/O that was outstanding when the second ended, nanoseconds; absent if none was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oldest_ns: u64,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 impl EncodedInterval {
@@ -241,6 +270,9 @@ impl EncodedInterval {
             lateness: histogram(&self.lateness)?,
             completions: CompletionMap::decode(&self.completions)
                 .ok_or_else(|| HistogramError::new("its map of completions is broken"))?,
+            tenths: TenthCounts::decode(&self.tenths)
+                .ok_or_else(|| HistogramError::new("no disk does so many I/Os in a tenth of a second"))?,
+            oldest: Nanos(self.oldest_ns),
         })
     }
 }
@@ -248,7 +280,6 @@ impl EncodedInterval {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use loadline_base::clock::Nanos;
 
     #[test]
     fn an_interval_comes_back_from_the_wire_as_it_was() {
@@ -258,6 +289,8 @@ mod tests {
         interval.write.errors = 2;
         interval.lateness.record(Nanos(80));
         interval.completions.set(Nanos(999_999_999));
+        interval.tenths.add(Nanos(999_999_999));
+        interval.oldest = Nanos(7_000_000_001);
         let text = serde_json::to_string(&interval.encode()).unwrap();
         let encoded: EncodedInterval = serde_json::from_str(&text).unwrap();
         assert_eq!(encoded.decode().unwrap(), interval);
@@ -272,6 +305,11 @@ mod tests {
         interval.reset(1, Phase::Measure);
         interval.service.record(Nanos(80));
         assert!(!interval.is_empty());
+        interval.reset(2, Phase::Measure);
+        interval.oldest = Nanos(1);
+        assert!(!interval.is_empty());
+        interval.reset(3, Phase::Measure);
+        assert!(interval.is_empty());
     }
 
     #[test]
@@ -282,8 +320,9 @@ mod tests {
         interval.read.errors = MOST_IOS;
         let good = interval.encode();
         assert!(good.decode().is_ok());
-        let made_up: [fn(&mut EncodedInterval); 7] = [
+        let made_up: [fn(&mut EncodedInterval); 8] = [
             |i| i.second = i64::MAX,
+            |i| i.tenths = vec![u32::MAX],
             |i| i.second = -FARTHEST_SECOND - 1,
             |i| i.read.as_mut().unwrap().bytes += 1,
             |i| i.read.as_mut().unwrap().bytes = u64::MAX,

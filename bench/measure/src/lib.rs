@@ -6,6 +6,7 @@
 //! | [`window`] | the measured window: intervals of many disks, workers and seconds, merged |
 //! | [`heat`] | how many I/Os took how long, over time, for a heat map |
 //! | [`stall`] | when I/Os completed, to the millisecond, and the longest time that none did |
+//! | [`tenths`] | how many I/Os completed in each tenth of a second |
 //! | [`summary`] | the figures that are printed of a histogram, and the depth gate |
 //! | [`point`] | one measured point as any tool states it |
 //! | [`analysis`] | what measured points come to: saturation, knee, load line, cliffs, findings |
@@ -39,4 +40,5 @@ pub mod stall;
 pub mod stats;
 pub mod steady;
 pub mod summary;
+pub mod tenths;
 pub mod window;

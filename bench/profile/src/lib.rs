@@ -17,6 +17,7 @@ mod parts;
 pub mod plain;
 mod profile;
 mod rules;
+mod words;
 
 pub mod diskspd;
 pub mod fio;

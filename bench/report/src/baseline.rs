@@ -9,9 +9,11 @@
 //! | [`folder`], [`git`] | the stores: a folder; a git ref |
 //! | [`history`] | what is kept under one name, as far as a run needs it |
 //! | [`trend`] | the kept results of each load, and the noise between runs |
+//! | [`course`] | one figure over many runs, each beside the noise of the runs before it |
 //! | [`gate`] | what a run came to beside its baseline: comparison, trend, and whether it is kept |
 //! | [`text`], [`markdown`], [`junit`] | as text, and as files for a CI |
 
+pub mod course;
 pub mod folder;
 pub mod gate;
 pub mod git;

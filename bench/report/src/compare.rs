@@ -7,6 +7,7 @@
 //! | [`record`], `extract` | all that is compared of a run, small enough to be kept; and what a run's record is made of |
 //! | [`figure`] | the figures that are compared |
 //! | [`configuration`] | what differs beside the figures |
+//! | `likeness` | which runs of a load belong in one series |
 //! | [`load`] | one load on both sides, and the word for it |
 //! | [`text`], [`markdown`], [`junit`] | as aligned text, and as files for a CI |
 
@@ -14,6 +15,7 @@ pub mod configuration;
 mod extract;
 pub mod figure;
 pub mod junit;
+mod likeness;
 pub mod load;
 pub mod markdown;
 pub mod record;

@@ -16,6 +16,10 @@ use crate::rows::StepRow;
 pub struct ConditionRow {
     /// The load, with what else is the same in the row.
     pub load: String,
+    /// The same, the load by its name.
+    pub name: String,
+    /// What differs: `condition`, `policy`, `fill level`, `working set`, `placement` or `limit`.
+    pub over: String,
     /// How many workers put it on, where the study varies that; `null`: all.
     pub workers: Option<u32>,
     /// The conditions, in the order in which they were first measured; the first one is the baseline.
@@ -65,6 +69,17 @@ impl Variable {
         Variable::Unaligned,
         Variable::VolumeLimit,
     ];
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Variable::Policy => "policy",
+            Variable::Condition => "condition",
+            Variable::FillLevel => "fill level",
+            Variable::WorkingSet => "working set",
+            Variable::Unaligned => "placement",
+            Variable::VolumeLimit => "limit",
+        }
+    }
 
     /// What a step has of it, in words; `None` if the study does not vary it.
     fn of(self, step: &StepRow) -> Option<String> {
@@ -128,8 +143,16 @@ impl Common {
     }
 
     fn label(&self) -> String {
+        self.with(self.profile.label())
+    }
+
+    fn name(&self) -> String {
+        self.with(self.profile.words())
+    }
+
+    fn with(&self, load: String) -> String {
         let workers = self.workers.map(|workers| format!("{workers} workers"));
-        let parts = [self.profile.label()].into_iter().chain(self.of_storage.iter().cloned()).chain(workers);
+        let parts = [load].into_iter().chain(self.of_storage.iter().cloned()).chain(workers);
         parts.collect::<Vec<_>>().join(", ")
     }
 }
@@ -150,10 +173,10 @@ fn compared(steps: &[StepRow], variable: Variable) -> Vec<ConditionRow> {
         }
     }
     let several = loads.iter().filter(|(_, places)| places.len() > 1);
-    several.map(|(common, places)| row(common, places)).collect()
+    several.map(|(common, places)| row(common, places, variable)).collect()
 }
 
-fn row(common: &Common, load: &Places<'_>) -> ConditionRow {
+fn row(common: &Common, load: &Places<'_>, variable: Variable) -> ConditionRow {
     let (_, first) = &load[0];
     let iops = |steps: &[&StepRow]| steps.iter().map(|step| step.iops).collect::<Vec<f64>>();
     // Of all repeats or of none: some of them would be the lucky ones.
@@ -181,6 +204,8 @@ fn row(common: &Common, load: &Places<'_>) -> ConditionRow {
     };
     ConditionRow {
         load: common.label(),
+        name: common.name(),
+        over: variable.in_words().into(),
         workers: common.workers,
         conditions: load.iter().enumerate().map(condition).collect(),
     }

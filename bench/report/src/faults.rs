@@ -151,7 +151,8 @@ pub(crate) fn sentences(rows: &[FaultsRow]) -> Vec<String> {
     rows.iter().filter_map(of_row).collect()
 }
 
-fn sentence(event: &FaultRow) -> String {
+/// What one event came to.
+pub(crate) fn sentence(event: &FaultRow) -> String {
     let mut parts = Vec::new();
     if let Some(stall) = event.stall_ms {
         parts.push(format!("longest stall {} s", seconds(stall.median / 1e3)));

@@ -27,11 +27,14 @@ pub fn page(report: &Report) -> String {
         report.complete,
         report.planned
     ));
-    let verdict = &report.verdict;
-    for sentence in verdict.carries.iter().chain(&verdict.limited_by) {
-        page.push_str(&format!("**{}**\n\n", escaped(sentence)));
+    for tile in report.tiles.all() {
+        page.push_str(&format!("**{}: {}**\n\n", tile.title, escaped(&tile.headline)));
+        tile.sentences.iter().for_each(|sentence| page.push_str(&format!("- {}\n", escaped(sentence))));
+        page.push('\n');
     }
-    for sentence in &verdict.beside {
+    page.push_str("## Verdict\n\n");
+    let verdict = &report.verdict;
+    for sentence in verdict.carries.iter().chain(&verdict.limited_by).chain(&verdict.beside) {
         page.push_str(&format!("{}\n\n", escaped(sentence)));
     }
     page.push_str("## Steps\n\n");
@@ -51,10 +54,11 @@ pub fn page(report: &Report) -> String {
         "errors".into(),
         "lost workers".into(),
     ];
-    let rows: Vec<Vec<String>> = report.steps.iter().map(|step| step_cells(step, unit)).collect();
-    page.push_str(&table(&titles, &rows, 1));
+    let rows = report.steps.iter().map(|step| with_name(report, step_cells(step, unit), 1));
+    page.push_str(&table(&titles, &rows.collect::<Vec<_>>(), 1));
     if report.has_repeats() {
-        let rows: Vec<Vec<String>> = report.loads.iter().map(|load| load_cells(load, unit)).collect();
+        let rows = report.loads.iter().map(|load| with_name(report, load_cells(load, unit), 0));
+        let rows: Vec<Vec<String>> = rows.collect();
         page.push_str(&format!("\n## Loads\n\n{}\n\n{}", level(report), table(&load_titles(unit), &rows, 0)));
     }
     if !report.capacity.is_empty() {
@@ -92,6 +96,15 @@ pub fn page(report: &Report) -> String {
          beyond it; `deepest` is the deepest such one.\n",
     );
     page
+}
+
+/// A row whose column `load` has the load's name before its code.
+fn with_name(report: &Report, mut cells: Vec<String>, load: usize) -> Vec<String> {
+    let name = report.names.get(&cells[load]).filter(|name| **name != cells[load]);
+    if let Some(name) = name {
+        cells[load] = format!("{name} ({})", cells[load]);
+    }
+    cells
 }
 
 /// What loads compare with; empty if none is compared.

@@ -1,5 +1,7 @@
 //! What a run's folder says, as one value: rows, verdict, and what is missing.
 
+use std::collections::BTreeMap;
+
 use loadline_base::figures::thousands;
 use loadline_load::VerifyReport;
 use loadline_measure::analysis::{Group, Options, analyse};
@@ -18,11 +20,15 @@ use serde::{Deserialize, Serialize};
 use crate::answers;
 use crate::capacity::{self, CapacityRow};
 use crate::conditions::{self, ConditionRow};
+use crate::curves::{self, Curve};
 use crate::faults::{self, FaultsRow};
+use crate::kind::StudyKind;
+use crate::names;
 use crate::orientation::Orientation;
 use crate::orientation::subject::{self, Storage};
 use crate::points;
 use crate::rows::{LoadRow, StepRow, loads, verified};
+use crate::tiles::{Parts, Tiles};
 use crate::validity::{self, Check, Memory, Progress};
 use crate::verdict::Verdict;
 
@@ -52,6 +58,14 @@ pub struct Report {
     pub complete: usize,
     /// Steps in all.
     pub planned: usize,
+    /// The verdict in three short texts.
+    pub tiles: Tiles,
+    /// What the study is about: which chart comes first.
+    pub kind: StudyKind,
+    /// Loads by the names that people use: of each label, and of each family.
+    pub names: BTreeMap<String, String>,
+    /// The conditions of the study, in its order.
+    pub condition_names: Vec<String>,
     /// What the cluster carries, and what limits it.
     pub verdict: Verdict,
     /// Whether the figures can be believed.
@@ -68,6 +82,8 @@ pub struct Report {
     pub faults: Vec<FaultsRow>,
     /// Each load's sweeps: what grows, where it saturates, where the knee is.
     pub sweeps: Vec<Group>,
+    /// Each load's sweeps as points of a chart.
+    pub curves: Vec<Curve>,
     /// The network between the nodes, measured before the fleet; empty if the study asks for no ceilings.
     pub network: Vec<MeasuredLink>,
     /// What the study's searches came to.
@@ -107,6 +123,10 @@ impl Report {
             finished: manifest.finished.clone(),
             complete: 0,
             planned: steps.len(),
+            tiles: Tiles::default(),
+            kind: StudyKind::default(),
+            names: BTreeMap::new(),
+            condition_names: manifest.study.condition.iter().map(|one| one.name.to_string()).collect(),
             verdict: Verdict::default(),
             validity: Vec::new(),
             steps: Vec::new(),
@@ -115,6 +135,7 @@ impl Report {
             capacity: Vec::new(),
             faults: Vec::new(),
             sweeps: Vec::new(),
+            curves: Vec::new(),
             network: manifest.network.clone().unwrap_or_default(),
             searches: Vec::new(),
             criteria: Vec::new(),
@@ -157,6 +178,8 @@ impl Report {
         report.hold_to_ceilings(manifest.study.ceilings.device_writes.unwrap_or(1.0));
         report.hold_to_network(manifest.study.ceilings.network());
         report.loads = loads(&report.steps);
+        report.names = names::all(&report.steps);
+        report.curves = curves::curves(&report.steps);
         report.searches = folder.plan.searches.iter().map(|search| search.result(&measured)).collect();
         let complete = report.missing.is_empty() && report.searches.iter().all(|search| search.done);
         report.criteria = candidates.judge(&manifest.study, &folder.plan.fleet, complete);
@@ -180,6 +203,21 @@ impl Report {
         report.verdict.beside.extend(answers::counted(&report.steps));
         report.verdict.carries.extend(faults::sentences(&report.faults));
         report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
+        report.kind = StudyKind::of(&report.faults, &report.conditions, &report.curves);
+        report.tiles = Tiles::of(&Parts {
+            steps: &report.steps,
+            loads: &report.loads,
+            searches: &report.searches,
+            criteria: &report.criteria,
+            conditions: &report.conditions,
+            faults: &report.faults,
+            sweeps: &report.sweeps,
+            capacity: &report.capacity,
+            verdict: &report.verdict,
+            validity: &report.validity,
+            names: &report.names,
+            kind: report.kind,
+        });
         Ok(report)
     }
 

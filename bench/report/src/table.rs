@@ -98,6 +98,18 @@ pub fn step_cells(step: &StepRow, unit: Unit) -> Vec<String> {
     ]
 }
 
+/// The loads of the tables by the names that people use, a line each; empty if no load has a name that says more than its code.
+pub fn names(report: &Report) -> String {
+    let named = |load: &LoadRow| {
+        let name = report.names.get(&load.label).filter(|name| **name != load.label)?;
+        Some(vec![load.label.clone(), name.clone()])
+    };
+    let rows: Vec<Vec<String>> = report.loads.iter().filter_map(named).collect();
+    // Both columns are text: the name stands to the right of the widest code.
+    let width = rows.iter().map(|row| row[0].chars().count()).max().unwrap_or(0);
+    rows.iter().map(|row| format!("{:<width$}  {}\n", row[0], row[1])).collect()
+}
+
 /// The table of all loads over their repeats; empty if nothing was repeated.
 pub fn loads(report: &Report) -> String {
     if !report.has_repeats() {

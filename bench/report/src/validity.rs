@@ -126,11 +126,13 @@ fn complete(Progress { planned, missing, finished }: Progress) -> Check {
             let found = format!("{complete} steps are complete, and the run is not finished");
             check("complete", Standing::Open, found)
         }
-        missing => check(
-            "complete",
-            Standing::Doubtful,
-            format!("missing: {missing} of {planned} steps; what is below is of the other {complete}"),
-        ),
+        missing => {
+            let below = match complete {
+                0 => "no step is complete".to_owned(),
+                complete => format!("what is below is of the other {complete}"),
+            };
+            check("complete", Standing::Doubtful, format!("missing: {missing} of {planned} steps; {below}"))
+        }
     }
 }
 

@@ -5,20 +5,18 @@ use std::collections::BTreeMap;
 use loadline_base::figures::{latency, listed, thousands};
 use loadline_measure::audit::FindingKind;
 use loadline_measure::difference::Change;
-use loadline_measure::stats::median;
 use loadline_study::planned_step::Purpose;
 use loadline_study::searches::{SearchOver, SearchResult};
 use loadline_study::success::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::closed_loop::ClosedLoop;
 use crate::conditions::ConditionRow;
 use crate::rows::{LoadRow, StepRow};
 
 /// From this share of its ceiling on, a part is said to limit a load.
 const AT_ITS_LIMIT: f64 = 0.9;
-/// If a closed loop carries this much more than the load line within the same limit, the verdict says so.
-const FAR_MORE: f64 = 1.2;
 /// So many loads are named where nothing was searched.
 const MOST_NAMED: usize = 4;
 /// The most loads that the verdict names side by side.
@@ -34,6 +32,10 @@ pub struct Verdict {
     pub closed_loop_only: bool,
     /// What it carries, in sentences: the criteria, the searches, or else the most that was measured.
     pub carries: Vec<String>,
+    /// Where a closed loop flatters the verdict, with both figures.
+    pub closed_loop: Vec<ClosedLoop>,
+    /// What limits it, in a few words: that of the first search, or else of the largest load; `null` if nothing was measured.
+    pub limit: Option<String>,
     /// What limits it, as far as it was measured, in sentences: one for each search, or else for the largest load.
     pub limited_by: Vec<String>,
     /// What a reader should know beside it, in sentences: what the storage counted itself, what else changes with a condition.
@@ -73,6 +75,7 @@ impl Verdict {
             let (only, all): (Vec<&Decision>, Vec<&Decision>) =
                 criteria.iter().partition(|decision| decision.open_loop_missed.is_some());
             verdict.closed_loop_only = !only.is_empty();
+            verdict.closed_loop.extend(only.iter().filter_map(|decision| ClosedLoop::of_criterion(decision)));
             let all: Vec<&str> = all.iter().map(|decision| decision.criterion.as_str()).collect();
             if only.is_empty() {
                 verdict.carries.push(format!("Every criterion is met: {}", all.join("; ")));
@@ -89,11 +92,15 @@ impl Verdict {
         let ended: Vec<(&SearchResult, u32)> = ended.collect();
         for (search, number) in &ended {
             verdict.carries.push(searched(steps, *number, search));
-            verdict.carries.extend(closed_loop(steps, search));
+            let flattered = ClosedLoop::of_search(steps, search);
+            verdict.carries.extend(flattered.as_ref().map(ClosedLoop::sentence));
+            verdict.closed_loop.extend(flattered);
         }
-        verdict
-            .limited_by
-            .extend(ended.iter().filter_map(|(search, number)| limit_of(steps, *number, search)));
+        for (search, number) in &ended {
+            let measured = at_the_limit(steps, *number, search);
+            verdict.limit = verdict.limit.or_else(|| in_short(&measured));
+            verdict.limited_by.extend(because(&measured));
+        }
         // The same load in another condition is named beside it. How the load grows with workers is stated elsewhere.
         let whole = conditions.iter().filter(|row| row.workers.is_none());
         verdict.carries.extend(whole.take(MOST_BESIDE).filter_map(side_by_side));
@@ -105,7 +112,11 @@ impl Verdict {
                     verdict.carries.push(format!("{} more loads are below", most.len() - MOST_NAMED));
                 }
             }
+            // Of a study whose windows all have faults, those windows.
+            let harmed = || steps.iter().filter(|step| step.timeline.is_some()).collect::<Vec<_>>();
             let largest = most.first().map(|load| of_label(steps, &load.label));
+            let largest = largest.or_else(|| Some(harmed()).filter(|all| !all.is_empty()));
+            verdict.limit = largest.as_deref().and_then(in_short);
             verdict.limited_by.extend(largest.and_then(|steps| because(&steps)));
         }
         verdict
@@ -186,26 +197,6 @@ fn searched(steps: &[StepRow], number: u32, search: &SearchResult) -> String {
     }
 }
 
-/// That the same load in a closed loop carried far more within the limit than the rate that was searched.
-fn closed_loop(steps: &[StepRow], search: &SearchResult) -> Option<String> {
-    let line = search.iops.filter(|_| search.over == SearchOver::Rate)?;
-    let same = |step: &&&StepRow| step.label == search.label && step.purpose == Purpose::Load;
-    let all: Vec<&StepRow> = steps.iter().collect();
-    let closed: Vec<&StepRow> = all.iter().filter(same).copied().collect();
-    let within = |step: &&StepRow| {
-        step.latency_us.percentile(&search.percentile).is_some_and(|value| value <= search.limit_us)
-    };
-    let carried = median(&closed.iter().map(|step| step.iops).collect::<Vec<_>>())?;
-    (carried > FAR_MORE * line && closed.iter().all(within)).then(|| {
-        format!(
-            "In a closed loop {} carried {} IOPS within the same limit: there, a worker that waits offers less; a rate comes at \
-             random, and each I/O is charged for its waiting",
-            search.label,
-            thousands(carried)
-        )
-    })
-}
-
 /// The steps that a search measured at this load, in what it varied.
 pub(crate) fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Vec<&StepRow> {
     let is = |step: &&StepRow| match step.purpose {
@@ -215,11 +206,11 @@ pub(crate) fn measured_at(steps: &[StepRow], number: u32, at: Option<f64>) -> Ve
     steps.iter().filter(is).collect()
 }
 
-/// What limits at the end of what a search found: of the measurements at the least load that missed, those that missed;
+/// The measurements that show what limits at the end of what a search found: of those at the least load that missed, those that missed;
 /// if everything held, those at the most that was tried.
-fn limit_of(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<String> {
+fn at_the_limit<'a>(steps: &'a [StepRow], number: u32, search: &SearchResult) -> Vec<&'a StepRow> {
     if search.missed.is_none() {
-        return because(&measured_at(steps, number, search.held));
+        return measured_at(steps, number, search.held);
     }
     let mut missed = measured_at(steps, number, search.missed);
     missed.retain(|step| {
@@ -230,7 +221,7 @@ fn limit_of(steps: &[StepRow], number: u32, search: &SearchResult) -> Option<Str
     if missed.is_empty() {
         missed = measured_at(steps, number, search.missed);
     }
-    because(&missed)
+    missed
 }
 
 /// The measurements of a load that is measured for its own sake.
@@ -274,6 +265,25 @@ fn measured(steps: &[StepRow], load: &LoadRow) -> String {
     let repeats = if load.repeats > 1 { format!(" (median of {})", load.repeats) } else { String::new() };
     let doubt = if load.doubtful > 0 { ", which is doubtful" } else { "" };
     format!("The most that was measured of {}: {} IOPS{at}{repeats}{doubt}", load.label, thousands(iops))
+}
+
+/// What limits these measurements of one load, in a few words; `None` if there are none.
+fn in_short(steps: &[&StepRow]) -> Option<String> {
+    let limits: Vec<Limit> = steps.iter().map(|step| limit(step)).collect();
+    let first = *limits.first()?;
+    if limits.iter().any(|limit| *limit != first) {
+        return Some("Not clear".into());
+    }
+    let words = match first {
+        Limit::Generator => "The load generator",
+        Limit::Beyond => "Not clear",
+        Limit::Devices => "The devices",
+        Limit::Network => "The network",
+        Limit::Cpus => "The CPUs",
+        Limit::NotFound => "Not found",
+        Limit::NotKnown => "Not known",
+    };
+    Some(words.into())
 }
 
 /// What limits these measurements of one load, in a sentence; `None` if there are none.
@@ -434,6 +444,8 @@ mod tests {
         let row = ConditionRow {
             workers: None,
             load: "B4".into(),
+            name: "4K".into(),
+            over: "condition".into(),
             conditions: vec![
                 condition("healthy", None),
                 condition("one-down", ratio(0.64, Some(0.6), Some(0.7))),
@@ -483,9 +495,12 @@ mod tests {
         let mut steps = vec![probe(11.0, 3_000.0), probe(11.0, 54_000.0), probe(11.0, 600.0)];
         steps[2].findings.push(generator());
         (steps[0].host_busy, steps[1].host_busy) = (Some(0.96), Some(0.97));
-        assert_eq!(limit_of(&steps, 1, &found).unwrap(), "limited by the hosts' CPUs: 97 % busy (B4)");
+        assert_eq!(
+            because(&at_the_limit(&steps, 1, &found)).unwrap(),
+            "limited by the hosts' CPUs: 97 % busy (B4)"
+        );
         steps[0].findings.push(generator());
-        assert!(limit_of(&steps, 1, &found).unwrap().contains("disagree"));
+        assert!(because(&at_the_limit(&steps, 1, &found)).unwrap().contains("disagree"));
     }
 
     #[test]
@@ -512,18 +527,5 @@ mod tests {
                 .contains("50 % of the devices' ceiling, 20 % of the busiest host's CPUs")
         );
         assert_eq!(because(&[]), None);
-    }
-
-    #[test]
-    fn a_closed_loop_that_carried_far_more_within_the_limit_is_told() {
-        let found = search(Some(10_000.0), Some(10_400.0), SearchOver::Rate);
-        let steps = [step(Purpose::Load, 70_000.0, 800.0), step(Purpose::Load, 72_000.0, 900.0)];
-        assert!(closed_loop(&steps, &found).unwrap().contains("71,000 IOPS"));
-        assert_eq!(
-            closed_loop(&[step(Purpose::Load, 70_000.0, 2_500.0)], &found),
-            None,
-            "not within the limit"
-        );
-        assert_eq!(closed_loop(&[step(Purpose::Load, 11_000.0, 800.0)], &found), None, "not far more");
     }
 }

@@ -115,6 +115,47 @@ fn a_run_in_progress_with_a_lost_worker_and_hostile_names_shows_what_there_is_an
     assert!(!html.contains("onerror=alert"), "what is not compressed is escaped, or not there");
 }
 
+/// A study of loads in conditions; what is done in them is not asked for here.
+fn conditions(loads: &str) -> String {
+    format!(
+        "name = \"conditions\"\nprofiles = [{loads}]\n[target]\nsan = {{ copies = 2 }}\n[fleet]\nnodes = 3\ndisk_size = \"16MiB\"\n\
+         [phases]\nmeasure = \"3s\"\n[[condition]]\nname = \"healthy\"\n[[condition]]\nname = \"one-down\"\n\
+         do = [{{ do = \"kill\", node = \"node-3\" }}]\n[run]\nrepeats = 1\n"
+    )
+}
+
+#[test]
+fn a_study_of_conditions_shows_its_bars_right_after_the_verdict_and_loads_by_their_names() {
+    let folder = memory::folder();
+    let study = conditions("\"B4-T1-O4-W100-PR\", \"B8-T1-O4-W30-PR\"");
+    let page = run(folder.path(), &study, |result, number| {
+        measured(result, 20_000 + 500 * number, ["node-1/0", "node-1/1"]);
+        true
+    });
+    let shown = shown(&page, &[]);
+    assert_eq!(shown["sections"][1], "conditions", "{shown}");
+    let all = text(&shown, "text");
+    assert!(
+        all.contains("4K random write, 4 outstanding\nB4-T1-O4-W100-PR"),
+        "a name, and its code beneath: {all}"
+    );
+    assert!(all.contains("IOPS at the most: one-down"), "{all}");
+    assert!(all.contains("healthy = 100 %"), "{all}");
+}
+
+#[test]
+fn a_chart_of_fewer_than_three_bars_or_points_is_not_drawn_and_its_figures_are_in_a_table() {
+    let folder = memory::folder();
+    let page = run(folder.path(), &conditions("\"B4-T1-O4-W100-PR\""), |result, _| {
+        measured(result, 20_000, ["node-1/0", "node-1/1"]);
+        true
+    });
+    let shown = shown(&page, &[]);
+    let all = text(&shown, "text");
+    assert!(all.contains("No chart is drawn of fewer than three bars"), "{all}");
+    assert!(all.contains("Each load, with one thing changed"), "{all}");
+}
+
 #[test]
 fn a_run_without_a_single_io_says_that_there_is_no_latency() {
     let folder = memory::folder();

@@ -14,6 +14,7 @@ use loadline_measure::analysis::Options;
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::interval::{Interval, Phase};
 use loadline_measure::window::{Figures, Window};
+use loadline_report::tiles::Tone;
 use loadline_report::{Report, csv, findings, json, markdown, points, table, write};
 use loadline_study::folder::events::RunEvent;
 use loadline_study::folder::manifest::Manifest;
@@ -243,8 +244,23 @@ fn files_for_programs_and_people_are_written_beside_the_run() {
          of unknown outcome)\n"
     );
     assert!(page.contains("\nverified: 9 blocks checked"), "{page}");
+    let answer = "**Answer: 40,000 IOPS at the most**\n\n- 4K random read, 8 outstanding: 40,000 IOPS";
+    assert!(page.contains(answer) && page.contains("**How sure: Doubtful: 2 of 8 checks**"), "{page}");
+    assert!(page.contains("**What limits it: "), "{page}");
+    assert_eq!(report.tiles.answer.tone, Tone::Amber, "its measurements are doubtful");
+    let text = report.tiles.text();
     assert!(
-        page.contains("What a report \\| looks like") && page.contains("| 4 | B4-T1-O8-W0-PR | 2 |"),
+        text.starts_with("answer          40,000 IOPS at the most\n                4K random read"),
+        "{text}"
+    );
+    assert!(
+        table::names(&report).contains("B4-T1-O8-W0-PR     4K random read, 8 outstanding\n"),
+        "{}",
+        table::names(&report)
+    );
+    assert!(
+        page.contains("What a report \\| looks like")
+            && page.contains("| 4 | 4K random read, 8 outstanding (B4-T1-O8-W0-PR) | 2 |"),
         "{page}"
     );
 }

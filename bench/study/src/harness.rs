@@ -13,7 +13,7 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, WorkerId, WorkerInfo};
 use loadline_target::error::ErrorKind;
 use loadline_target::{
-    Cluster, ClusterSpec, CpuPeriods, External, FaultKind, Health, LimitOfVolume, ModelledDevice,
+    ApiAddress, Cluster, ClusterSpec, CpuPeriods, External, FaultKind, Health, LimitOfVolume, ModelledDevice,
     PlacedVolume, RunningSpec, Storage, TargetError, terminal_prompt,
 };
 use tokio::sync::{oneshot, watch};
@@ -25,6 +25,8 @@ use crate::folder::manifest::Manifest;
 use crate::node_network;
 use crate::own_cluster;
 use crate::plan::Plan;
+use crate::progress::Update;
+use crate::record::Shared;
 use crate::running_cluster::{access, api, volume_prefix};
 use crate::volumes::{MadeVolumes, apart, place, target, volumes_of};
 use crate::window_monitor::{WindowMonitor, WindowObservations};
@@ -51,6 +53,10 @@ pub(crate) struct Harness {
     leave: Arc<AtomicBool>,
     /// The id of a cluster of the SAN.
     pub(crate) cluster: Option<String>,
+    /// The addresses of the APIs of its nodes.
+    apis: Vec<ApiAddress>,
+    /// Where it is announced that the run's own cluster ends, once its start was announced.
+    announced: Option<Shared>,
     /// Ends the call that is under way.
     current: Mutex<Arc<AtomicBool>>,
 }
@@ -105,8 +111,8 @@ impl Harness {
                 Ok(storage) => storage,
                 Err(error) => return drop(started.send(Err(error))),
             };
-            let id = storage.own().map(|cluster| cluster.id().to_string());
-            if started.send(Ok(id)).is_ok() {
+            let found = storage.own().map(|cluster| (cluster.id().to_string(), cluster.apis()));
+            if started.send(Ok(found)).is_ok() {
                 while let Ok(call) = to_do.recv() {
                     call(&mut storage, &is_over);
                 }
@@ -116,9 +122,18 @@ impl Harness {
         thread.map_err(|e| StudyError::failed(format!("cannot start the cluster's thread: {e}")))?;
         // From here on, dropping this ends the thread.
         let current = Mutex::default();
-        let mut harness = Harness { calls: Some(calls), ended, leave, cluster: None, current };
-        harness.cluster = or_stop(stop, when_started).await?.map_err(|_| died())??;
+        let (cluster, apis, announced) = (None, Vec::new(), None);
+        let mut harness = Harness { calls: Some(calls), ended, leave, cluster, apis, announced, current };
+        if let Some((id, apis)) = or_stop(stop, when_started).await?.map_err(|_| died())?? {
+            (harness.cluster, harness.apis) = (Some(id), apis);
+        }
         Ok(harness)
+    }
+
+    /// Announces that the cluster of the run runs; and, as soon as this is dropped, that it ends.
+    pub(crate) fn announce(&mut self, shared: &Shared) {
+        shared.lock().show(Update::ClusterRuns(&self.apis));
+        self.announced = Some(shared.clone());
     }
 
     /// The disks of these workers: each a volume, owned by the worker's node, or by the node that has taken it over. Each worker is
@@ -348,6 +363,9 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
+        if let Some(shared) = self.announced.take() {
+            shared.lock().show(Update::ClusterEnds);
+        }
         self.leave.store(true, Ordering::Relaxed);
         self.current.get_mut().unwrap_or_else(PoisonError::into_inner).store(true, Ordering::Relaxed);
         self.calls = None;

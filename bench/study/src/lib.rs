@@ -25,8 +25,9 @@
 //! | [`ceilings`], [`network`] | what is below the fleet, measured before it: devices, and the network between nodes |
 //! | [`check`] | the plan against what is there: space, devices, folders |
 //! | [`folder`] | a run's folder: complete after every step, readable in ten years |
+//! | [`mod@resume`] | the command that continues a run |
 //! | [`run`] | a study, run or resumed: files, fill, steps, scans |
-//! | [`progress`] | what is to be seen while it runs |
+//! | [`progress`], [`left`], [`live`] | what is to be seen while it runs, how long it still takes, and a file that says so each second |
 //! | [`schema`], [`json_schema`] | JSON Schemas of what is written and read |
 //! | [`name`], [`when`], [`error`] | names, wall-clock time, what can go wrong |
 
@@ -53,9 +54,11 @@ pub mod host_check;
 pub mod inventory;
 mod jobs;
 pub mod json_schema;
+pub mod left;
 pub mod limit;
 mod limited_volumes;
 mod links;
+pub mod live;
 mod modelled;
 mod monitored_step;
 pub mod name;
@@ -76,6 +79,7 @@ pub mod published;
 pub mod read;
 mod record;
 pub mod resolve;
+pub mod resume;
 pub mod run;
 mod runner;
 #[cfg(test)]

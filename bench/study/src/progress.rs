@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use loadline_fleet::{FleetEvent, LiveSecond};
 use loadline_measure::interval::Phase;
+use loadline_target::ApiAddress;
 
 use crate::file::Phases;
 use crate::folder::result::StepResult;
@@ -60,6 +61,10 @@ pub enum Update<'a> {
     StepComplete(&'a StepResult),
     /// Something that a person should know, in one sentence.
     Notice(&'a str),
+    /// The cluster that the run has started for itself runs. These are the addresses of its nodes' APIs, which need no access.
+    ClusterRuns(&'a [ApiAddress]),
+    /// The run stops the nodes of that cluster now.
+    ClusterEnds,
 }
 
 /// Shows it. Called from several threads, one at a time.

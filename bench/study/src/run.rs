@@ -12,6 +12,7 @@ use crate::folder::events::RunEvent;
 use crate::folder::manifest::{Manifest, RunState};
 use crate::folder::{CLUSTER, OwnedFolder, RunFolder};
 use crate::harness::Harness;
+use crate::live::LiveFile;
 use crate::progress::{Progress, Update};
 use crate::record::Shared;
 use crate::runner::Runner;
@@ -68,15 +69,17 @@ impl RunVerdict {
     }
 }
 
-/// Runs what a run's folder still lacks. `stop` turning true ends it within seconds, with an error of kind
-/// `Interrupted`; the folder can then be resumed. `token` is what joining workers need (a random one if not given).
+/// Runs what a run's folder still lacks. `stop` turning true, or a request in the folder ([`crate::live::STOP`]), ends it within seconds,
+/// with an error of kind `Interrupted`; the folder can then be resumed. `token` is what joining workers need (a random one if not given).
 pub async fn run(
     mut owned: OwnedFolder,
     progress: Box<dyn Progress>,
     token: Option<String>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<RunFolder, StudyError> {
-    let shared = Shared::new(owned.events.try_clone()?, progress);
+    let (stopper, mut ended) = watch::channel(*stop.borrow());
+    let live = LiveFile::start(owned.folder.path(), stopper.clone());
+    let shared = Shared::new(owned.events.try_clone()?, live.beside(progress));
     let complete = owned.folder.complete()?;
     let RunFolder { plan, manifest, .. } = &owned.folder;
     shared.lock().show(Update::Begin { plan, phases: &manifest.study.phases, complete });
@@ -92,7 +95,18 @@ pub async fn run(
         RunEvent::RunResumed { complete: u32::try_from(complete).unwrap_or(u32::MAX) }
     };
     owned.events.run(&began)?;
-    match attempt(&mut owned, &shared, token, &mut stop).await {
+    let passed_on = async move {
+        if stop.wait_for(|is_told| *is_told).await.is_ok() {
+            let _ = stopper.send(true);
+        }
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    let outcome = tokio::select! {
+        outcome = attempt(&mut owned, &shared, token, &mut ended) => outcome,
+        never = passed_on => match never {},
+    };
+    drop(live);
+    match outcome {
         Ok(()) => Ok(owned.folder),
         Err(error) => {
             // That it could not even be noted must not hide why it ended.
@@ -223,7 +237,11 @@ async fn harness(
         let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
         shared.lock().show(Update::Notice(&notice));
     }
-    Ok(Some(Harness::start(manifest, plan, owned.folder.path(), stop).await?))
+    let mut harness = Harness::start(manifest, plan, owned.folder.path(), stop).await?;
+    if plan.starts_cluster() {
+        harness.announce(shared);
+    }
+    Ok(Some(harness))
 }
 
 /// Removes the cluster's folder, which the run made, unless files are to be kept.

@@ -20,6 +20,13 @@ impl Study {
         self.target.san.as_ref().filter(|san| san.api.is_some())
     }
 
+    /// Where the API of the cluster is that ran before, and the file that proves the access to it; `None` without one. `study_folder` is the
+    /// folder that paths of the study are relative to.
+    pub fn cluster_api(&self, study_folder: &Path) -> Option<(ApiAddress, Option<PathBuf>)> {
+        let san = self.running_cluster()?;
+        Some((api(san).ok()?, access(san, study_folder)))
+    }
+
     /// Whether `cut` cuts the host of a node off, with all that runs there: a command does it.
     pub(crate) fn cuts_hosts(&self) -> bool {
         let has_cut =

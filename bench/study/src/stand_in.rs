@@ -133,13 +133,13 @@ pub(crate) struct StandIn {
     pub(crate) sink: EventSink,
 }
 
-fn info(name: &str) -> WorkerInfo {
+pub(crate) fn info(name: &str) -> WorkerInfo {
     let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
     let node = name.split('/').next().unwrap_or_default().into();
     WorkerInfo { id: WorkerId(name.into()), node, host, pid: 7, version: "0.0.0".into() }
 }
 
-fn loss(reason: LossReason) -> Loss {
+pub(crate) fn loss(reason: LossReason) -> Loss {
     Loss { reason, message: "it was told to".into(), unix_ms: 1, after_s: Some(0.5) }
 }
 
@@ -316,6 +316,9 @@ impl Workers for StandIn {
                 bytes: 0,
                 errors: 0,
                 latency_us: LatencySummary::default(),
+                oldest_us: 0,
+                classes: Vec::new(),
+                worst: Vec::new(),
             }));
             if Some(place) == self.orders.lose_in_warm_up && second == 3 {
                 let worker = WorkerId(self.names[0].into());

@@ -172,6 +172,11 @@ impl Api {
         Api { address, access }
     }
 
+    /// Where it is.
+    pub(crate) fn address(&self) -> &ApiAddress {
+        &self.address
+    }
+
     /// The API of another node of the same cluster.
     pub(crate) fn of_other(&self, node: SocketAddr) -> Api {
         Api { address: self.address.of_other(node), access: self.access.clone() }

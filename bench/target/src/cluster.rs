@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadline_api_client::ApiAddress;
 use loadline_base::units::ByteSize;
 use loadline_cgroup::NodeGroups;
 use loadline_load::Target;
@@ -120,6 +121,11 @@ impl Cluster {
     /// Its nodes, in their order.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| node.name.as_str())
+    }
+
+    /// The addresses of its nodes' APIs, in the order of the nodes.
+    pub fn apis(&self) -> Vec<ApiAddress> {
+        self.nodes.iter().map(|node| node.api.address().clone()).collect()
     }
 
     /// Whether there is a node of this name, and no fault keeps its host from being reached.

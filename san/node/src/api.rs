@@ -24,6 +24,7 @@
 //! | `POST /v1/devices` | [`AddDevice`] → the device's id |
 //! | `POST /v1/devices/{id}/replace` | [`AddDevice`] → the new device's id |
 //! | `POST /v1/nodes/{name}/drain` | [`Drain`] |
+//! | `POST /v1/nodes/{name}/maintenance` | [`Maintain`] |
 //! | `POST /v1/nodes/{name}/restart` | the node hands its volumes over and starts again → the incarnation of the process that ends |
 //! | `POST /v1/nodes/{name}/renew` | |
 //! | `DELETE /v1/nodes/{name}` | |
@@ -67,8 +68,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::catalog::Reserve;
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, ManageError, Move,
-    Recover, RequireTls, Resize, TestFault, TraceRequests,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, Maintain,
+    ManageError, Move, Recover, RequireTls, Resize, TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -240,6 +241,12 @@ fn router(node: Node) -> Router {
             "/v1/devices/{id}/replace",
             post(async |State(node): State<Node>, Path(id): Path<u32>, Said(with): Said<AddDevice>| {
                 node.replace_device(id, with).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/nodes/{name}/maintenance",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(wanted): Said<Maintain>| {
+                node.maintain_node(&name, wanted).await.map(Json)
             }),
         )
         .route(

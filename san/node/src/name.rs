@@ -5,7 +5,7 @@ const MOST: usize = 64;
 
 /// Why a text is no name of a volume or a node. A name is part of paths, URLs and command lines: so it does not begin with `-`
 /// or `.`, and `..` is none.
-pub(crate) fn check(name: &str) -> Result<(), String> {
+pub fn check(name: &str) -> Result<(), String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     if begins && name.len() <= MOST && name.chars().all(fine) {

@@ -25,6 +25,7 @@
 //! | [`NodeError`] | why a node does not serve |
 //! | `clocks` | hosts whose clocks disagree |
 //! | `sockets` | connections are watched over, and cut |
+//! | `maintenance` | volumes of a node that a person is about to stop |
 //! | `moving` | copies move from where they are to leave |
 //! | `store_state` | whether this node uses the configuration store, and if not, why |
 //! | `under_way` | which volumes the commands that run here make |
@@ -44,6 +45,7 @@ mod life;
 mod limits;
 mod links;
 pub(crate) mod listeners;
+mod maintenance;
 pub mod manage;
 mod moving;
 mod news;
@@ -179,7 +181,8 @@ pub(crate) struct NodeState {
     fenced: BTreeSet<u64>,
     /// The incarnations of nodes that stop, as the loops were told.
     stopping: BTreeMap<u32, u64>,
-    /// Volumes that an owner which stops has handed over to this node, and the incarnation of that owner.
+    /// Volumes that an owner which stops or is in maintenance has handed over to this node, and the version of the volume's entry that
+    /// orders it.
     handed: BTreeMap<u64, u64>,
     /// Volumes that are left to the next process of their owner, and since when.
     kept: BTreeMap<u64, Instant>,
@@ -350,6 +353,7 @@ impl Node {
                 error = serving.reconcile_for_ever() => error,
                 () = serving.answer_for_ever() => unreachable!("it goes on"),
                 () = serving.move_for_ever() => unreachable!("it goes on"),
+                () = serving.give_volumes_up_for_ever() => unreachable!("it goes on"),
                 () = serving.finish_for_ever() => unreachable!("it goes on"),
                 () = serving.renew_for_ever() => unreachable!("it goes on"),
                 error = clients => error,

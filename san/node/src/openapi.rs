@@ -35,11 +35,17 @@ pub fn describe<F: JsonSchema>((title, what): (&str, &str), routes: &[Route]) ->
             operation["requestBody"] =
                 json!({ "required": true, "content": { "application/json": { "schema": body } } });
         }
-        if let Some((_, rest)) = path.split_once('{') {
-            let name = rest.split_once('}').map_or(rest, |(name, _)| name);
-            let kind = if name == "id" { "integer" } else { "string" };
-            operation["parameters"] =
-                json!([{ "name": name, "in": "path", "required": true, "schema": { "type": kind } }]);
+        let parameters: Vec<Value> = path
+            .split('{')
+            .skip(1)
+            .map(|rest| {
+                let name = rest.split_once('}').map_or(rest, |(name, _)| name);
+                let kind = if name == "id" { "integer" } else { "string" };
+                json!({ "name": name, "in": "path", "required": true, "schema": { "type": kind } })
+            })
+            .collect();
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
         }
         let of_path = paths.entry(path).or_insert_with(|| json!({}));
         of_path[method] = operation;
@@ -63,12 +69,12 @@ mod tests {
     use crate::config::catalog::Reserve;
     use crate::node::manage::{
         AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, Followed, LimitVolume, LocalView,
-        MadeVolume, Move, Recover, RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault,
-        TraceRequests, TraceView, Use, VolumeView,
+        MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView, StatusView, SupportView,
+        TestFault, TraceRequests, TraceView, Use, VolumeView,
     };
 
     /// All of the API that speaks JSON.
-    const ROUTES: [Route; 29] = [
+    const ROUTES: [Route; 30] = [
         ("get", "/v1/status", "How everything is", None, of::<StatusView>),
         (
             "get",
@@ -189,6 +195,13 @@ mod tests {
             of::<u32>,
         ),
         ("post", "/v1/nodes/{name}/drain", "Empty a node", Some(of::<Drain>), of::<()>),
+        (
+            "post",
+            "/v1/nodes/{name}/maintenance",
+            "Have other nodes serve the volumes of a node that is to be stopped, or end that",
+            Some(of::<Maintain>),
+            of::<()>,
+        ),
         (
             "post",
             "/v1/nodes/{name}/restart",

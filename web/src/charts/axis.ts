@@ -11,12 +11,18 @@ export interface Scale {
 /** Seconds between two ticks of time. */
 export const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
 
+/** Labels of an axis: of those that follow each other and are the same, only the first. */
+export function distinct(labels: string[]): string[] {
+  return labels.map((label, n) => (n > 0 && label === labels[n - 1] ? "" : label));
+}
+
 /** A linear scale, with ticks at whole numbers only if asked, that begins at zero, unless all values are below it. */
 export function linear(values: number[], whole = false): Scale {
   const most = largest(values, 0);
   const least = smallest(values, 0);
   const span = most - least || 1;
-  const rough = whole ? Math.max(span / 5, 1) : span / 5;
+  // Few whole numbers have a tick each.
+  const rough = !whole ? span / 5 : span <= 16 ? 1 : Math.max(span / 8, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
   const [low, high] = [Math.floor(least / step) * step, Math.ceil(most / step) * step || 1];
@@ -43,9 +49,4 @@ export function logarithmic(values: number[], powers = false): Scale {
     }
   }
   return { at: (value) => (Math.log10(Math.max(value, least)) - low) / (high - low), ticks: places };
-}
-
-/** The colour of the nth of several things; they repeat after eight. */
-export function colour(n: number): string {
-  return `var(--series-${(n % 8) + 1})`;
 }

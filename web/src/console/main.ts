@@ -1,4 +1,6 @@
 // The console: shows what a cluster does while it does it.
+// First: it takes the key of a sign-in link out of the address.
+import "./access.svelte";
 import { mount } from "svelte";
 import "../style.css";
 import "./console.css";

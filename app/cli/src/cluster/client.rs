@@ -10,7 +10,7 @@ use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use loadline_api_client::ApiAddress;
+pub(crate) use loadline_api_client::{ApiAddress, escaped};
 
 use crate::output::print_error;
 use crate::process::exit::Exit;
@@ -228,12 +228,6 @@ fn ask_one<B: Serialize, T: DeserializeOwned>(
 /// The beginning of a cluster's id, for people.
 pub(crate) fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
-}
-
-/// What a name is in a path of HTTP. Names that can be need nothing; others are to be refused by the node.
-pub(crate) fn escaped(name: &str) -> String {
-    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
-    name.bytes().map(|c| if plain(c) { (c as char).to_string() } else { format!("%{c:02X}") }).collect()
 }
 
 /// A table for people: titles, and rows of as many cells.

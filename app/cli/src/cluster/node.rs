@@ -3,6 +3,7 @@
 use loadline_san_node::node::manage::{Drain, StatusView};
 
 use crate::cluster::client::{Api, escaped, print_json};
+use crate::cluster::maintenance::{self, Maintenance};
 use crate::cluster::moves::{self, Wait};
 use crate::cluster::restart::{self, Restart};
 use crate::output::print_line;
@@ -39,6 +40,15 @@ enum Command {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Begin or end the maintenance of a node: other nodes take its volumes over, and it receives no new copies. Its copies stay.
+    ///
+    /// Use this command before you stop a node or its machine. It is refused if clients of a volume would wait while the node is stopped. Clients
+    /// over the network are disconnected when their volume moves, and connect to another node. A volume that virtual machines of the node's host use stays
+    /// until they are stopped. The maintenance lasts, also over restarts of the node, until you end it with --stop.
+    #[command(after_help = "Examples:\n  \
+        loadline node maintenance node-3\n  \
+        loadline node maintenance node-3 --stop")]
+    Maintenance(Maintenance),
     /// Renew the certificate of a node, with a new key. Clients and volumes do not notice. Nodes renew their certificates
     /// by themselves in time.
     Renew {
@@ -78,6 +88,7 @@ pub(crate) fn run(args: Args) -> Exit {
         Command::Renew { name, api } => api
             .post(&format!("/v1/nodes/{}/renew", escaped(&name)), ())
             .map(|(): ()| api.done(&format!("the certificate of node {name} is renewed"))),
+        Command::Maintenance(args) => maintenance::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Remove { name, api } => api
             .delete(&format!("/v1/nodes/{}", escaped(&name)))

@@ -120,7 +120,7 @@ impl Rolling<'_> {
         let wait: Vec<&str> = before
             .volumes
             .iter()
-            .filter(|volume| would_wait(volume, name))
+            .filter(|volume| volume.waits_without(|node| node == name))
             .map(|v| v.name.as_str())
             .collect();
         if !wait.is_empty() && !self.args.force {
@@ -235,17 +235,4 @@ fn missing(status: &StatusView, but: Option<&str>) -> Option<String> {
         String::new()
     };
     Some(format!("all copies of volume {}{more} are in sync{bytes}", first.name))
-}
-
-/// Whether clients of a volume wait while a node is away: some group has too few copies in sync elsewhere.
-fn would_wait(volume: &VolumeView, node: &str) -> bool {
-    let groups: BTreeSet<u32> = volume.replicas.iter().map(|replica| replica.group).collect();
-    let elsewhere = |group: u32| {
-        let others = volume.replicas.iter().filter(|replica| replica.group == group && replica.node != node);
-        others.filter(|replica| replica.state == "in sync").count()
-    };
-    let here = volume.replicas.iter().any(|replica| replica.node == node);
-    volume.attached.is_some()
-        && here
-        && groups.into_iter().any(|group| elsewhere(group) < volume.least.max(1) as usize)
 }

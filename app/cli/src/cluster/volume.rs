@@ -10,7 +10,9 @@ mod ways;
 
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{
+    self as volumes, Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView,
+};
 
 use crate::cluster::client::{Api, Failed, escaped, print_json, table};
 use crate::cluster::moves::{self, Wait};
@@ -210,18 +212,10 @@ struct AttachTo {
     api: Api,
 }
 
-/// The least size of a volume. A smaller one is a size whose unit was forgotten.
-const LEAST_SIZE: ByteSize = ByteSize::MIB;
-
 /// Whether a volume can be meant to have this size.
 fn check_size(size: ByteSize) -> Result<(), String> {
-    match size >= LEAST_SIZE {
-        true => Ok(()),
-        false => Err(format!(
-            "--size: a volume has at least {LEAST_SIZE}, and this is {} bytes. A number without a unit counts bytes: write 256GiB",
-            size.bytes()
-        )),
-    }
+    volumes::check_size(size.bytes())
+        .map_err(|why| format!("--size: {why}. A number without a unit counts bytes: write 256GiB"))
 }
 
 pub(crate) fn run(args: Args) -> Exit {
@@ -362,7 +356,7 @@ fn show(volume: &VolumeView) -> Exit {
         print_line!("cache     {} of each copy with a log device", ByteSize(volume.cache_bytes));
     }
     if let Some(limit) = &volume.limit {
-        print_line!("limit     {}", limit::words(limit));
+        print_line!("limit     {}", limit);
     }
     print_line!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     print_line!("owner     {}", volume.owner.as_deref().unwrap_or("-"));

@@ -18,7 +18,7 @@ const DIM: Style = "2";
 const BOLD: Style = "1";
 
 /// What a line may begin with, after its indentation.
-const BEGINNINGS: [(&str, Style); 19] = [
+const BEGINNINGS: [(&str, Style); 20] = [
     ("loadline: ", RED),
     ("Missed: ", RED),
     ("NO: ", RED),
@@ -26,6 +26,7 @@ const BEGINNINGS: [(&str, Style); 19] = [
     ("the storage failed: ", RED),
     ("Met in a closed loop only: ", AMBER),
     ("in a closed loop only: ", AMBER),
+    ("A closed loop flatters this: ", AMBER),
     ("doubtful: ", AMBER),
     ("open: ", AMBER),
     ("unfinished: ", AMBER),
@@ -41,7 +42,7 @@ const BEGINNINGS: [(&str, Style); 19] = [
 ];
 
 /// What a cell of a table may be. Cells are two spaces or more apart.
-const CELLS: [(&str, Style); 17] = [
+const CELLS: [(&str, Style); 20] = [
     ("bad", RED),
     ("blocked", RED),
     ("does not report", RED),
@@ -50,6 +51,9 @@ const CELLS: [(&str, Style); 17] = [
     ("waiting", RED),
     ("degraded", AMBER),
     ("draining", AMBER),
+    ("maintenance", AMBER),
+    ("maintenance, draining", AMBER),
+    ("does not report, maintenance", AMBER),
     ("not the same load", AMBER),
     ("resyncing", AMBER),
     ("slow", AMBER),

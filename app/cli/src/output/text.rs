@@ -1,6 +1,6 @@
 //! Numbers as people read them, and paths as a shell does.
 
-use std::path::Path;
+pub(crate) use loadline_study::resume::quoted;
 
 /// `1234567` → `1,234,567`; small ones keep a decimal.
 pub(crate) fn count(value: f64) -> String {
@@ -33,17 +33,6 @@ pub(crate) fn megabytes(bytes_per_s: f64) -> String {
     format!("{} MB/s", count(bytes_per_s / 1e6))
 }
 
-/// A path as a shell reads it.
-pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,11 +44,5 @@ mod tests {
         assert_eq!(latency(Some(1_250.0)), "1.25 ms");
         assert_eq!((latency(Some(2_100_000.0)), latency(None)), ("2.10 s".into(), "-".into()));
         assert_eq!(megabytes(1.5e9), "1,500 MB/s");
-    }
-
-    #[test]
-    fn a_path_is_printed_so_that_a_shell_reads_it() {
-        assert_eq!(quoted(Path::new("runs/a-1")), "runs/a-1");
-        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
     }
 }

@@ -1,5 +1,7 @@
 //! `loadline san dev`: a cluster on this machine, in one command.
 
+mod suggestion;
+
 use std::ffi::OsStr;
 use std::io::BufRead;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use loadline_base::limits::STACK;
 use loadline_base::units::ByteSize;
+use loadline_console::following::Place;
 use loadline_san_node::cluster::{self, Common};
 use loadline_san_node::config::catalog::{self, Role, Transport};
 use loadline_san_node::node::manage::{AddDevice, StatusView};
@@ -20,6 +23,7 @@ use loadline_target::{NodeNetwork, TargetError, device_models, error, network};
 use super::join;
 use super::protection::Protection;
 use crate::cluster::client::Api;
+use crate::console::served::WithConsole;
 use crate::output::{eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
@@ -48,7 +52,8 @@ const STOPS: Duration = Duration::from_secs(10);
 Then, from another terminal:\n  \
     loadline volume create disk --size 1GiB\n  \
     loadline volume attach disk\n  \
-    loadline san status")]
+    loadline san status\n  \
+    loadline san dev --console     with a page that shows the cluster and acts on it")]
 pub(super) struct Dev {
     /// The number of nodes.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=32))]
@@ -83,6 +88,8 @@ pub(super) struct Dev {
     /// option shows what protection costs. An existing cluster keeps its protection.
     #[arg(long, value_name = "KIND", default_value = "open")]
     transport: Protection,
+    #[command(flatten)]
+    console: WithConsole,
 }
 
 pub(super) fn dev(args: &Dev) -> Exit {
@@ -291,6 +298,7 @@ fn serve(
                 incarnation: 0,
                 certificates: Vec::new(),
                 draining: false,
+                maintenance: false,
                 stopping: false,
                 keeps: Default::default(),
             };
@@ -367,10 +375,9 @@ fn serve(
         }
         last = Some(number);
     }
-    if let Some(number) = last
-        && let Ok(status) = api(number).get::<StatusView>("/v1/status")
-    {
-        super::status::print(&status);
+    let status = last.and_then(|number| api(number).get::<StatusView>("/v1/status").ok());
+    if let Some(status) = &status {
+        super::status::print(status);
     }
     print_line!();
     let processes: Vec<String> =
@@ -383,10 +390,25 @@ fn serve(
     if let Some(per_second) = args.node_network {
         print_line!("each node sends and receives at most {per_second} a second");
     }
-    print_line!("from another terminal:");
     let api = api(1).api;
-    print_line!("  loadline volume create disk --size 1GiB --api {api}");
-    print_line!("  loadline volume attach disk --api {api}");
+    // It ends when this function does.
+    let place = Place { name: "dev".into(), api: api.clone(), access: None };
+    let page = args.console.start([place], None)?;
+    if let Some(page) = &page {
+        print_line!(
+            "the console is at http://{}; to act on the cluster, sign in by {}",
+            page.address,
+            page.link()
+        );
+    }
+    print_line!("from another terminal:");
+    match status.and_then(|status| suggestion::size(&status.devices)) {
+        Some(size) => {
+            print_line!("  loadline volume create disk {size} --api {api}");
+            print_line!("  loadline volume attach disk --api {api}");
+        }
+        None => print_line!("  loadline device list --api {api}     (no device has room for another volume)"),
+    }
     while !stop.load(Ordering::Relaxed) {
         if let Some((name, status)) = ended(children) {
             // A user who kills a node wants to see the others continue.

@@ -123,6 +123,7 @@ pub(super) fn join(args: &Join) -> Exit {
         incarnation: 0,
         certificates: Vec::new(),
         draining: false,
+        maintenance: false,
         stopping: false,
         keeps: Default::default(),
     };

@@ -150,10 +150,13 @@ pub(crate) fn print_nodes(nodes: &[NodeView]) {
     let nodes: Vec<Vec<String>> = nodes
         .iter()
         .map(|node| {
-            let state = match (node.alive, node.draining) {
-                (false, _) => "does not report",
-                (true, true) => "draining",
-                (true, false) => "reports",
+            let state = match (node.alive, node.maintenance, node.draining) {
+                (false, true, _) => "does not report, maintenance",
+                (false, false, _) => "does not report",
+                (true, true, true) => "maintenance, draining",
+                (true, true, false) => "maintenance",
+                (true, false, true) => "draining",
+                (true, false, false) => "reports",
             };
             let (devices, replicas) = (node.devices.to_string(), node.replicas.to_string());
             let clients = node.endpoints.iter().map(|(protocol, at)| format!("{protocol} {at}"));

@@ -101,7 +101,16 @@ fn compared(baseline: &Path, run: &Path) -> Result<Comparison, StudyError> {
 
 /// Prints the tables and the findings on standard output.
 pub(crate) fn print(report: &Report) {
+    // The answer comes first.
+    if let Some(asks) = &report.asks {
+        print_line!("asked: {asks}");
+    }
+    output::write(format!("{}\n", report.tiles.text()).as_bytes());
     output::write(table::steps(report).as_bytes());
+    let names = table::names(report);
+    if !names.is_empty() {
+        output::write(format!("\n{names}").as_bytes());
+    }
     let loads = table::loads(report);
     if !loads.is_empty() {
         output::write(format!("\n{loads}").as_bytes());
@@ -113,9 +122,6 @@ pub(crate) fn print(report: &Report) {
     let faults = faults::text(&report.faults);
     if !faults.is_empty() {
         output::write(format!("\n{faults}").as_bytes());
-    }
-    if let Some(asks) = &report.asks {
-        print_line!("\nasked: {asks}");
     }
     let verdict = verdict::text(&report.verdict);
     if !verdict.is_empty() {

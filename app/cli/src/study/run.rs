@@ -1,8 +1,9 @@
 //! `loadline run`: a study, planned, run, resumed.
 
+mod cluster_page;
 mod copies;
 mod gate;
-mod plan;
+pub(super) mod plan;
 pub(crate) mod progress;
 
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
+use loadline_console::following::Place;
 use loadline_fleet::{check_token, or_stop};
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
@@ -20,17 +22,20 @@ use loadline_study::cluster_check::check_cluster;
 use loadline_study::folder::manifest::{Manifest, RunState};
 use loadline_study::folder::{OwnedFolder, default_path};
 use loadline_study::host_check::check_hosts;
+use loadline_study::resume::{self, Resume};
 use loadline_study::run::RunVerdict;
 use loadline_study::when::When;
 use loadline_study::{Plan, RunFolder, Study, StudyError, read};
 use tokio::sync::watch;
 
+use crate::console::served::WithConsole;
 use crate::output::text::quoted;
 use crate::output::{self, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
 use crate::process::secret::TokenFile;
 use crate::study::report;
+use cluster_page::WithClusterPage;
 use gate::{GateArgs, PreparedGate};
 
 /// How often the command checks whether Ctrl-C was pressed.
@@ -45,6 +50,7 @@ const TICK: Duration = Duration::from_millis(50);
     loadline run studies/files.toml --plan      print the steps, the time and the space\n  \
     loadline run studies/files.toml\n  \
     loadline run --resume runs/files-20260131-120000\n  \
+    loadline run study.toml --console           with a page that shows the run while it runs\n  \
     loadline run study.toml --baseline main     compare with the pinned result, and keep this run\n  \
     loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
@@ -85,6 +91,8 @@ pub(crate) struct Args {
     token: Option<String>,
     #[command(flatten)]
     token_file: TokenFile,
+    #[command(flatten)]
+    console: WithConsole,
     /// Print the result as JSON, for programs, in place of the table. With --baseline, print the comparison and the
     /// trend; the run's own report is report/report.json in the run's folder.
     #[arg(long)]
@@ -99,7 +107,7 @@ impl Args {
         let (study, resume, token, text) = (None, None, None, Some(text));
         let token_file = TokenFile::default();
         let (keep, destroy_data, run_commands) = (false, false, false);
-        let gate = GateArgs::default();
+        let (gate, console) = (GateArgs::default(), WithConsole::NONE);
         Args {
             study,
             text,
@@ -111,6 +119,7 @@ impl Args {
             run_commands,
             token,
             token_file,
+            console,
             json,
             gate,
         }
@@ -149,8 +158,8 @@ fn prepared(
 }
 
 /// Checks a plan on this machine, on the hosts of its fleet, and in the cluster that ran before, in which the run has made so many
-/// volumes already.
-fn checked(
+/// volumes already. Nothing is changed.
+pub(super) fn checked(
     study: &Study,
     plan: &Plan,
     place: &RunPlace<'_>,
@@ -202,6 +211,7 @@ fn begun(
     let mut manifest = Manifest::new(study, text, study_folder.to_path_buf())?;
     (manifest.destroy_data, manifest.keep_files) = (args.destroy_data, args.keep);
     manifest.commit = commit_of(&manifest.study_folder);
+    manifest.resume = resume_of(args);
     OwnedFolder::create(&out, manifest).map(Some)
 }
 
@@ -250,6 +260,7 @@ fn resumed(
         // A device may have another name today: the warning that its data may be lost is printed each time.
         owned.folder.manifest.destroy_data = args.destroy_data;
         owned.folder.manifest.keep_files |= args.keep;
+        owned.folder.manifest.resume = resume_of(args);
         owned.save()?;
     }
     Ok(Some(owned))
@@ -289,7 +300,22 @@ fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop:
         Err(e) => return print_error(Exit::Failed, &format!("cannot start: {e}")),
     };
     eprint_line!("run folder: {}", path.display());
-    let shown = progress::on_stderr();
+    // It ends after all that follows: its pages show how the run ended.
+    let id = owned.folder.manifest.run_id.clone();
+    let page = match args.console.start(cluster_of(&owned.folder), Some((&id, &path))) {
+        Ok(page) => page,
+        Err(why) => {
+            return print_error(Exit::Failed, &format!("{why}\nto go on: {}", resume_line(args, &path)));
+        }
+    };
+    if let Some(page) = &page {
+        eprint_line!("page:       http://{}/runs/{id}", page.address);
+        eprint_line!("to end the run from its page, sign in first, by {}", page.link());
+    }
+    let mut shown = progress::on_stderr();
+    if let Some(page) = &page {
+        shown = Box::new(WithClusterPage { console: page.console.clone(), shown });
+    }
     let token = args.token.clone();
     let outcome = runtime.block_on(async {
         let stopped = watched(Arc::clone(stop));
@@ -313,6 +339,12 @@ fn carry_out(args: &Args, owned: OwnedFolder, gate: Option<&PreparedGate>, stop:
             }
         }
     }
+}
+
+/// The cluster that ran before and is measured, if there is one: its page is beside that of the run.
+fn cluster_of(run: &RunFolder) -> Option<Place> {
+    let (api, access) = run.manifest.study.cluster_api(&run.manifest.study_folder)?;
+    Some(Place { name: cluster_page::NAME.into(), api, access })
 }
 
 /// Turns true when the flag does.
@@ -371,9 +403,20 @@ fn size_of(path: &Path) -> u64 {
 
 /// What a person types to go on.
 fn resume_line(args: &Args, path: &Path) -> String {
+    resume::command(path, &resume_options(args))
+}
+
+/// The options with which this run is continued, each after a space.
+fn resume_options(args: &Args) -> String {
     let destroy = if args.destroy_data { " --destroy-data" } else { "" };
     let commands = if args.run_commands { " --run-commands" } else { "" };
-    format!("loadline run --resume {}{destroy}{commands}{}", quoted(path), args.gate.typed())
+    format!("{destroy}{commands}{}", args.gate.typed())
+}
+
+/// What the run's folder keeps of these arguments, so that its page shows the same line.
+fn resume_of(args: &Args) -> Option<Resume> {
+    let current_folder = std::env::current_dir().ok()?;
+    Some(Resume { options: resume_options(args), current_folder })
 }
 
 fn finished(args: &Args, gate: Option<&PreparedGate>, folder: &RunFolder) -> Exit {

@@ -85,8 +85,8 @@ fn fleet(setting: &Setting<'_>, volume: &str, profile: &str) -> Result<f64, Stri
     Err(format!("the fleet: {failure}"))
 }
 
-/// The same of a single generator.
-fn single(setting: &Setting<'_>, volume: &str, profile: &str) -> Result<f64, String> {
+/// I/Os a second of a single generator.
+pub(super) fn single(setting: &Setting<'_>, volume: &str, profile: &str) -> Result<f64, String> {
     let folder = tempfile::Builder::new().prefix("loadline-compare-").tempdir_in(setting.disk);
     let folder = folder.map_err(|e| format!("a folder in {}: {e}", setting.disk.display()))?;
     let (json, errors) = (folder.path().join("json"), folder.path().join("errors"));

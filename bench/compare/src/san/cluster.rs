@@ -88,7 +88,7 @@ impl Cluster {
         self.folder.path().join(name).display().to_string()
     }
 
-    pub(super) fn address(&self, node: u8) -> Ipv4Addr {
+    pub(crate) fn address(&self, node: u8) -> Ipv4Addr {
         let [a, b, c] = self.network;
         Ipv4Addr::new(a, b, c, node)
     }

@@ -56,15 +56,18 @@ pub struct TrendResult {
     pub is_doubtful: bool,
 }
 
-/// The range of kept results. It assumes nothing about how runs are distributed: if nothing changed, every order of the
-/// results and a further run is equally likely, so the further run is the smallest or the largest of n + 1 with a chance
-/// of 2 ÷ (n + 1).
+/// The range of earlier results: from the smallest to the largest of n. It assumes nothing about how runs are distributed: if nothing
+/// changed, every order of the results and a further run is equally likely, so the further run is the smallest or the largest of n + 1
+/// with a chance of 2 ÷ (n + 1), and lies within the range with a chance of (n − 1) ÷ (n + 1).
+///
+/// This is the distribution-free prediction interval for one further observation: Hahn and Meeker, *Statistical Intervals* (Wiley, 1991),
+/// chapter 5.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BetweenRuns {
-    /// The smallest kept result.
+    /// The smallest result.
     pub low: f64,
-    /// The largest kept result.
+    /// The largest result.
     pub high: f64,
     /// The chance that a further run lies within, if nothing changed (0 to 1).
     pub chance_within: f64,
@@ -141,8 +144,8 @@ impl Trend {
 }
 
 impl BetweenRuns {
-    /// Of so many kept results; `None` of fewer than [`RESULTS_FOR_A_RANGE`].
-    fn of(values: &[f64]) -> Option<BetweenRuns> {
+    /// Of so many results; `None` of fewer than [`RESULTS_FOR_A_RANGE`].
+    pub fn of(values: &[f64]) -> Option<BetweenRuns> {
         if values.len() < RESULTS_FOR_A_RANGE {
             return None;
         }
@@ -155,7 +158,7 @@ impl BetweenRuns {
     }
 
     /// Whether a value lies within.
-    fn contains(&self, value: f64) -> bool {
+    pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }

@@ -111,13 +111,14 @@ const NEITHER: [&str; 2] = ["fleet.listen", "fleet.wait"];
 
 /// What differs and should be constant.
 pub fn unlike(a: &RunRecord, b: &RunRecord, constant: Constant) -> Vec<Difference> {
-    let begins = |what: &str, keys: &[&str]| keys.iter().any(|key| what.starts_with(key));
-    let counts = |difference: &Difference| {
-        let what = difference.what.as_str();
-        let is_of_system = constant == Constant::System && (begins(what, &SYSTEM) || what == "host: disks");
-        (begins(what, &METHOD) || is_of_system) && !NEITHER.contains(&what)
-    };
-    differences(a, b).into_iter().filter(counts).collect()
+    differences(a, b).into_iter().filter(|difference| is_constant(&difference.what, constant)).collect()
+}
+
+/// Whether two runs must have this key of the study, or this fact of a host, in common.
+pub(super) fn is_constant(what: &str, constant: Constant) -> bool {
+    let begins = |keys: &[&str]| keys.iter().any(|key| what.starts_with(key));
+    let is_of_system = constant == Constant::System && (begins(&SYSTEM) || what == "host: disks");
+    (begins(&METHOD) || is_of_system) && !NEITHER.contains(&what)
 }
 
 /// Everything that differs, the most general first.

@@ -113,10 +113,19 @@ fn unit(comparison: &Comparison) -> Unit {
 
 /// What the columns are, and what decides.
 pub(super) fn legend(comparison: &Comparison) -> String {
-    let mut legend =
-        "A and B are medians of the repeats; B ÷ A is over whole repeats. IOPS decide; of a load \
-                      with a rate, p99 does, or the mean where a repeat has no p99."
-            .to_string();
+    worded(comparison, "A and B", "B ÷ A")
+}
+
+/// The same for a table whose columns are called *before*, *now* and *change*.
+pub fn legend_before_now(comparison: &Comparison) -> String {
+    worded(comparison, "The figures before and now", "the change")
+}
+
+fn worded(comparison: &Comparison, sides: &str, ratio: &str) -> String {
+    let mut legend = format!(
+        "{sides} are medians of the repeats; {ratio} is over whole repeats: the median of all pairs, which need not be the quotient of \
+         the two medians. IOPS decide; of a load with a rate, p99 does, or the mean where a repeat has no p99."
+    );
     if comparison.loads.iter().any(|load| load.verdict == Verdict::TooFewRepeats) {
         legend.push_str(" No interval: fewer than four repeats a side.");
     }

@@ -1,10 +1,10 @@
 //! What happened in a run between two moments, for the timeline: from `events.jsonl`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 use loadline_study::RunFolder;
+use loadline_study::folder::regular;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -28,6 +28,8 @@ pub struct Band {
     pub kind: BandKind,
     /// What it was, in words.
     pub label: String,
+    /// The condition's name, of a condition; else `null`.
+    pub condition: Option<String>,
 }
 
 /// What kind of thing happened.
@@ -38,7 +40,7 @@ pub enum BandKind {
     Fill,
     /// The load was put on until it was steady.
     WarmUp,
-    /// The storage was in another condition than the first.
+    /// The storage was in a condition.
     Condition,
     /// A worker was lost.
     Lost,
@@ -54,7 +56,7 @@ pub fn bands(folder: &RunFolder) -> (Vec<Band>, Option<String>) {
             format!("{} cannot be read ({e}): what happened beside the steps is not shown", path.display());
         (Vec::new(), Some(why))
     };
-    let mut reader = match File::open(&path) {
+    let mut reader = match regular::open(&path) {
         Ok(file) => BufReader::new(file.take(MOST_BYTES)),
         Err(e) => return failed(e),
     };
@@ -85,8 +87,6 @@ struct BandCollector {
     last: Option<String>,
     /// Whether the run has said that it stops.
     stopped: bool,
-    /// The first condition: the baseline.
-    condition: Option<String>,
 }
 
 impl BandCollector {
@@ -105,9 +105,9 @@ impl BandCollector {
             "condition_entered" => {
                 let name = text(&event["condition"]);
                 self.end("condition", at.clone());
-                let first = self.condition.get_or_insert_with(|| name.clone());
-                if *first != name {
-                    self.begin("condition".into(), at, BandKind::Condition, format!("condition {name}"));
+                self.begin("condition".into(), at, BandKind::Condition, format!("condition {name}"));
+                if let Some(band) = self.bands.last_mut() {
+                    band.condition = Some(name);
                 }
             }
             "run_finished" => self.end("condition", at),
@@ -140,7 +140,7 @@ impl BandCollector {
 
     fn begin(&mut self, key: String, from: String, kind: BandKind, label: String) {
         self.open.insert(key, self.bands.len());
-        self.bands.push(Band { from, to: None, kind, label });
+        self.bands.push(Band { from, to: None, kind, label, condition: None });
     }
 
     fn end(&mut self, key: &str, at: String) {
@@ -181,6 +181,21 @@ mod tests {
             ]
         );
         assert_eq!(found.bands[2].label, "b was lost: <b>");
+    }
+
+    #[test]
+    fn each_condition_is_a_band_with_its_name_until_the_next_one() {
+        let mut found = BandCollector::default();
+        for event in [
+            json!({"at": "1", "event": "condition_entered", "condition": "healthy"}),
+            json!({"at": "2", "event": "condition_entered", "condition": "one-down"}),
+            json!({"at": "3", "event": "run_finished"}),
+        ] {
+            found.take(&event);
+        }
+        let bands: Vec<_> =
+            found.bands.iter().map(|b| (b.condition.as_deref(), &*b.from, b.to.as_deref())).collect();
+        assert_eq!(bands, [(Some("healthy"), "1", Some("2")), (Some("one-down"), "2", Some("3"))]);
     }
 
     #[test]

@@ -6,14 +6,16 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`mod@series`] | what it shows of one complete step |
+//! | [`mod@tenths`] | what completed in each tenth of a second around faults |
 //! | [`mod@workers`] | its workers, and which of them stand out |
 //! | [`mod@bands`] | what happened in the run, for the timeline |
 
 pub mod bands;
 pub mod series;
+pub mod tenths;
 pub mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::LazyLock;
 
@@ -23,6 +25,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use loadline_load::host::Inventory;
 use loadline_packed::unpack;
+use loadline_study::live::LiveRun;
+use loadline_study::resume::command;
 use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,6 +46,9 @@ const TITLE: &str = "LOADLINE-TITLE";
 const PLAIN: &str = "LOADLINE-PLAIN";
 /// Where the data go, in base64.
 const DATA: &str = "LOADLINE-DATA";
+/// What a browser lets a page do that is a file, and one that is read from a server.
+const OFFLINE: &str = "img-src data: blob:";
+const LIVE: &str = "img-src data: blob:; connect-src 'self'";
 
 /// One message of the stream that the page is made of.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -51,6 +58,68 @@ pub enum Message {
     Run(Box<Run>),
     /// One complete step, over its window.
     Step(Box<StepSeries>),
+    /// What the run does at this second; `null` if no process works on it.
+    Live(Option<Box<LiveRun>>),
+    /// Why the run cannot be read any more, in a sentence. What was read before stays.
+    Unreadable(String),
+}
+
+/// The complete steps of a run, as they are sent: each once.
+#[derive(Debug, Default)]
+pub struct Course {
+    sent: BTreeSet<u32>,
+    hosts: BTreeMap<String, Inventory>,
+}
+
+impl Course {
+    /// Sends the steps that are complete and were not sent before, one at a time: a result of many workers is large.
+    ///
+    /// # Errors
+    /// A series cannot be read, or `send` fails.
+    pub fn send(
+        &mut self,
+        folder: &RunFolder,
+        mut send: impl FnMut(Message) -> Result<(), StudyError>,
+    ) -> Result<(), StudyError> {
+        for step in &folder.plan.steps {
+            if self.sent.contains(&step.number) {
+                continue;
+            }
+            // A result that cannot be read is among the report's notices.
+            let Ok(Some(result)) = folder.result(step) else { continue };
+            for (name, host) in &result.hosts {
+                self.hosts.entry(name.clone()).or_insert_with(|| host.clone());
+            }
+            send(Message::Step(Box::new(StepSeries::of(folder, step, result)?)))?;
+            self.sent.insert(step.number);
+        }
+        Ok(())
+    }
+
+    /// What the run came to so far.
+    pub fn run(&self, folder: &RunFolder, report: &Report, baseline: Option<Comparison>) -> Message {
+        let (bands, unread) = bands(folder);
+        Message::Run(Box::new(Run {
+            report: report.clone(),
+            folder: folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            study_text: folder.manifest.study_text.clone(),
+            hosts: self.hosts.values().cloned().collect(),
+            bands,
+            files: files(folder),
+            baseline,
+            notices: unread.into_iter().collect(),
+            place: None,
+        }))
+    }
+}
+
+/// The page without data, for a server: it reads the messages of its run as they come, from `/api/runs/ID/stream` if its own address is
+/// `/runs/ID/report/report.html`.
+pub fn live_document() -> String {
+    let page = TEMPLATE.replace(OFFLINE, LIVE);
+    [(TITLE, "Loadline"), (PLAIN, ""), (DATA, "")]
+        .into_iter()
+        .fold(page, |page, (word, text)| page.replacen(word, text, 1))
 }
 
 /// What the run came to so far, and what it was made with.
@@ -73,6 +142,36 @@ pub struct Run {
     pub baseline: Option<Comparison>,
     /// What could not be read, in sentences.
     pub notices: Vec<String>,
+    /// Where the run is, if a console sends this; `null` in a file, which other people may get.
+    pub place: Option<Place>,
+}
+
+/// Where a run is on the machine of the console, and how it is continued there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The path of the run's folder.
+    pub path: String,
+    /// The command that continues the run.
+    pub resume: String,
+    /// The folder in which the command has to be typed; `null` if any folder will do.
+    pub resume_in: Option<String>,
+}
+
+impl Place {
+    /// That of a run.
+    pub fn of(folder: &RunFolder) -> Place {
+        let resume = folder.manifest.resume.as_ref();
+        let destroys = if folder.manifest.destroy_data { " --destroy-data" } else { "" };
+        let options = resume.map_or(destroys, |resume| &resume.options);
+        // What an option names may be relative.
+        let in_folder = resume.filter(|resume| !resume.options.is_empty());
+        Place {
+            path: folder.path().display().to_string(),
+            resume: command(folder.path(), options),
+            resume_in: in_folder.map(|resume| resume.current_folder.display().to_string()),
+        }
+    }
 }
 
 /// A file that the page links to.
@@ -94,29 +193,9 @@ pub fn document(
     // Into memory, where writing does not fail.
     let failed = |e: std::io::Error| StudyError::failed(format!("cannot compress the report's data: {e}"));
     let mut lines = GzEncoder::new(Vec::new(), Compression::best());
-    let mut hosts: BTreeMap<String, Inventory> = BTreeMap::new();
-    // One step at a time: a result of many workers is large.
-    for step in &folder.plan.steps {
-        // A result that cannot be read is among the report's notices.
-        let Ok(Some(result)) = folder.result(step) else { continue };
-        for (name, host) in &result.hosts {
-            hosts.entry(name.clone()).or_insert_with(|| host.clone());
-        }
-        let series = StepSeries::of(folder, step, result)?;
-        line(&mut lines, &Message::Step(Box::new(series))).map_err(failed)?;
-    }
-    let (bands, unread) = bands(folder);
-    let run = Run {
-        report: report.clone(),
-        folder: folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        study_text: folder.manifest.study_text.clone(),
-        hosts: hosts.into_values().collect(),
-        bands,
-        files: files(folder),
-        baseline,
-        notices: unread.into_iter().collect(),
-    };
-    line(&mut lines, &Message::Run(Box::new(run))).map_err(failed)?;
+    let mut course = Course::default();
+    course.send(folder, |message| line(&mut lines, &message).map_err(failed))?;
+    line(&mut lines, &course.run(folder, report, baseline)).map_err(failed)?;
     let data = STANDARD.encode(lines.finish().map_err(failed)?);
     Ok(fill(&TEMPLATE, report, &data))
 }
@@ -129,9 +208,10 @@ fn line(out: &mut impl Write, message: &Message) -> std::io::Result<()> {
 /// The template with this run in it.
 fn fill(template: &str, report: &Report, data: &str) -> String {
     let title = format!("{} {}", report.study, report.run_id);
-    let mut sentences = report.verdict.carries.clone();
-    sentences.extend(report.verdict.limited_by.iter().cloned());
-    let plain: String = sentences.iter().map(|sentence| format!("<p>{}</p>", escaped(sentence))).collect();
+    let tiles = report.tiles.all().map(|tile| format!("{}: {}", tile.title, tile.headline));
+    let verdict = &report.verdict;
+    let sentences = tiles.iter().chain(&verdict.carries).chain(&verdict.limited_by);
+    let plain: String = sentences.map(|sentence| format!("<p>{}</p>", escaped(sentence))).collect();
     // Each is put where the template has its word, and the inserted text is not searched again.
     let mut page = String::with_capacity(template.len() + data.len() + plain.len());
     let mut rest = template;
@@ -186,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_template_has_a_place_for_everything_once() {
-        for word in [TITLE, PLAIN, DATA] {
+        for word in [TITLE, PLAIN, DATA, OFFLINE] {
             assert_eq!(TEMPLATE.matches(word).count(), 1, "{word}");
         }
         let order: Vec<Option<usize>> = [TITLE, PLAIN, DATA].map(|word| TEMPLATE.find(word)).to_vec();

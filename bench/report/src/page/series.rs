@@ -1,13 +1,13 @@
 //! What the page shows of one complete step beside its row in the report: its seconds, its workers, its percentiles.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 use loadline_base::histogram::{EncodedHistogram, LatencyHistogram};
 use loadline_measure::heat::HeatMap;
 use loadline_measure::stats::median;
 use loadline_measure::summary::SAMPLES_BEYOND;
+use loadline_study::folder::regular;
 use loadline_study::folder::result::StepResult;
 use loadline_study::folder::series::{HOST, HostLine};
 use loadline_study::planned_step::Step;
@@ -16,6 +16,7 @@ use loadline_study::{RunFolder, StudyError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::page::tenths::{Tenths, tenths};
 use crate::page::workers::{Straggler, WorkerRow, stragglers};
 
 /// Points of a curve of percentiles in each power of ten of what lies beyond.
@@ -49,6 +50,9 @@ pub struct StepSeries {
     pub window_s: f64,
     /// The seconds of the window.
     pub seconds: Seconds,
+    /// What completed in each tenth of a second, if something was done to the storage in the window; else `null`, and in runs of versions
+    /// that did not count it.
+    pub tenths: Option<Tenths>,
     /// How many I/Os took how long, over the window, to two digits, and of a large run in longer columns than in its
     /// `result.json`; `null` in results of versions that did not keep it.
     pub heat: Option<HeatMap>,
@@ -110,6 +114,11 @@ impl StepSeries {
         let mut notices = Vec::new();
         let (mut hosts, why) = hosts(folder, step);
         notices.extend(why);
+        let (tenths, why) = match &result.timeline {
+            Some(_) => tenths(folder, step, result.figures.window_s),
+            None => (None, None),
+        };
+        notices.extend(why);
         let most = (MOST_HOST_SECONDS / hosts.len().max(1)).max(FEWEST_COLUMNS);
         hosts.values_mut().for_each(|host| host.thin(most));
         let nines = |histogram: &Option<EncodedHistogram>, what: &str| match histogram {
@@ -136,6 +145,7 @@ impl StepSeries {
             warm_up_s: folder.manifest.study.phases.warm_up.0.as_secs_f64(),
             window_s: result.figures.window_s,
             seconds,
+            tenths,
             heat: result.heat.map(|heat| coarse(&heat, columns)),
             hosts,
             read: nines(&result.histograms.read, "read")?,
@@ -191,7 +201,7 @@ fn hosts(folder: &RunFolder, step: &Step) -> (BTreeMap<String, HostSeries>, Opti
         ))
     };
     let mut hosts: BTreeMap<String, HostSeries> = BTreeMap::new();
-    let file = match File::open(&path) {
+    let file = match regular::open(&path) {
         Ok(file) => file,
         // Runs of versions that did not look at hosts.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return (hosts, None),

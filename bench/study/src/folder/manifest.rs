@@ -18,6 +18,7 @@ use crate::network::MeasuredLink;
 use crate::plan::Plan;
 use crate::planned_step::{Purpose, Step};
 use crate::read;
+use crate::resume::Resume;
 use crate::when::When;
 
 /// Its name in the run's folder.
@@ -88,6 +89,9 @@ pub struct Manifest {
     pub destroy_data: bool,
     /// Whether files that were made are kept when the run is finished.
     pub keep_files: bool,
+    /// How the run is continued; missing of a run of a version that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Resume>,
     /// The workers, as they introduced themselves when the run began.
     pub workers: Vec<WorkerInfo>,
     /// The controller's host, and what is below the targets there, as it was before the first step; `null` before.
@@ -142,6 +146,7 @@ impl Manifest {
             steps: plan.steps,
             destroy_data: false,
             keep_files: false,
+            resume: None,
             workers: Vec::new(),
             host: None,
             storage: Vec::new(),

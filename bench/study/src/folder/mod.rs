@@ -19,21 +19,22 @@
 //! aside, never continued.
 
 pub mod events;
+pub mod lock;
 pub mod manifest;
+pub mod regular;
 pub mod result;
 pub mod sealed;
 pub mod series;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use loadline_load::host::DiskInventory;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 
 use crate::error::StudyError;
 use crate::folder::events::EventLog;
+use crate::folder::lock::{LOCK, lock};
 use crate::folder::manifest::{Manifest, RunState};
 use crate::folder::result::StepResult;
 use crate::plan::Plan;
@@ -42,7 +43,6 @@ use crate::searches::{MeasuredStep, SearchResult};
 
 const STUDY: &str = "study.toml";
 const EVENTS: &str = "events.jsonl";
-const LOCK: &str = "lock";
 /// The folder of the cluster that a run starts for itself, in the run's folder.
 pub(crate) const CLUSTER: &str = "san";
 const STEPS: &str = "steps";
@@ -334,35 +334,6 @@ fn is_same(one: &DiskInventory, other: &DiskInventory) -> bool {
         (disk.kind.clone(), disk.file_system.clone(), disk.device.clone(), disk.memory.clone(), model)
     };
     facts(one) == facts(other)
-}
-
-/// Two controllers never work in one folder. The lock goes with the process, however it ends.
-fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
-    let path = folder.join(LOCK);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(|e| StudyError::io("open", &path, &e))?;
-    let mut lock =
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(mut file, errno)| match errno {
-            Errno::EWOULDBLOCK => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                StudyError::usage(format!(
-                    "another loadline works in {} (process {}): wait until that process ends, or stop it",
-                    folder.display(),
-                    holder.trim()
-                ))
-            }
-            errno => StudyError::io("lock", &path, &errno.into()),
-        })?;
-    // For the message above only; the lock itself is the kernel's.
-    let _ =
-        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
-    Ok(lock)
 }
 
 /// The folder for a run without `--out`: `runs/NAME-DATE-TIME` in the current one, with a number if that is taken.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::StudyError;
+use crate::folder::regular;
 
 /// A sealed file beyond this was not written by us.
 const LONGEST_FILE: u64 = 1 << 30;
@@ -43,7 +44,7 @@ pub fn text<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
 /// (`advice`). A file of another version is whole: its error names the version, and does not give that advice.
 pub fn read<T: DeserializeOwned>(path: &Path, format: Format, advice: &str) -> Result<Option<T>, StudyError> {
     let fault = |what: &str| StudyError::usage(format!("{} {what}. {advice}", path.display()));
-    let mut file = match File::open(path) {
+    let mut file = match regular::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(fault(&format!("cannot be read: {e}"))),
@@ -111,7 +112,7 @@ struct Head {
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), StudyError> {
     let temporary = path.with_extension("new");
     let failed = |e: std::io::Error| StudyError::io("write", path, &e);
-    let mut file = File::create(&temporary).map_err(failed)?;
+    let mut file = regular::create(&temporary).map_err(failed)?;
     file.write_all(bytes).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     fs::rename(&temporary, path).map_err(failed)?;

@@ -80,6 +80,14 @@ pub struct SecondLine {
     pub write: Option<Counts>,
     /// The milliseconds with completions: 1000 bits, least significant first, in base64.
     pub completions: String,
+    /// I/Os that completed with success in each tenth of the second, without the zeros at the end; absent if none did, and in series of
+    /// versions that did not count them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenths: Vec<u32>,
+    /// The age of the oldest I/O that was outstanding when the second ended, nanoseconds; absent if none was, and in series of versions
+    /// that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest_ns: Option<u64>,
 }
 
 /// One line of `host.jsonl`: what one host did in one second, by everything that ran there.
@@ -161,6 +169,8 @@ impl SeriesWriter {
             read: interval.read.as_ref().map(Counts::of),
             write: interval.write.as_ref().map(Counts::of),
             completions: interval.completions.clone(),
+            tenths: interval.tenths.clone(),
+            oldest_ns: (interval.oldest_ns > 0).then_some(interval.oldest_ns),
         };
         let mut text = serde_json::to_string(&line).map_err(|e| self.failed(SECONDS, e.into()))?;
         text.push('\n');
@@ -258,6 +268,7 @@ mod tests {
             interval.read.censored = 1;
             interval.write.errors = 3;
             interval.completions.set(Nanos(5_000_000));
+            interval.tenths.add(Nanos(105_000_000));
             series.add(&WorkerId("node-1/0".into()), &interval.encode()).unwrap();
         }
         let lengths = series.finish().unwrap();
@@ -333,5 +344,6 @@ mod tests {
         assert_eq!((read.min_ns, read.max_ns, read.sum_ns), (1_000_000, 1_000_099, 100_004_950.0));
         assert_eq!(lines[2].write.unwrap().errors, 3);
         assert!(!lines[2].completions.is_empty());
+        assert_eq!(lines[2].tenths, [0, 1]);
     }
 }

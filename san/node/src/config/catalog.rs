@@ -119,6 +119,9 @@ pub struct Node {
     /// New replicas do not come here, and those that are here leave.
     #[serde(default)]
     pub draining: bool,
+    /// New replicas do not come here, and other nodes own its volumes: a person is about to stop it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maintenance: bool,
     /// This life of its process ends by order, soon: other nodes treat it as one that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
@@ -446,6 +449,11 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// Whether a node is in maintenance.
+    pub fn in_maintenance(&self, node: u32) -> bool {
+        self.nodes.get(&node).is_some_and(|(node, _)| node.maintenance)
+    }
+
     /// Reads all of it.
     pub fn read(store: &mut dyn ConfigStore) -> Result<Catalog, ConfigError> {
         let (revision, listed) = store.list("")?;

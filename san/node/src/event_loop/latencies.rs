@@ -2,16 +2,18 @@
 
 /// Upper bounds of the classes, nanoseconds, from 10 us to 10 s: twenty a decade, so that a class is at most 15 % wide. They are the
 /// preferred numbers of the series R20 (ISO 3). What takes longer is in one more class.
-pub const FINE_BOUNDS_NS: [u64; 121] = bounds();
+pub const FINE_BOUNDS_NS: [u64; BOUNDS] = bounds();
 
-const CLASSES: usize = FINE_BOUNDS_NS.len() + 1;
+// A number, and not the length of the array: an optimising rustc 1.95 finds a circle in that.
+const BOUNDS: usize = 121;
+const CLASSES: usize = BOUNDS + 1;
 
 /// A decade of the series R20, times 100.
 const DECADE: [u64; 20] =
     [112, 125, 140, 160, 180, 200, 224, 250, 280, 315, 355, 400, 450, 500, 560, 630, 710, 800, 900, 1000];
 
-const fn bounds() -> [u64; 121] {
-    let mut bounds = [10_000; 121];
+const fn bounds() -> [u64; BOUNDS] {
+    let mut bounds = [10_000; BOUNDS];
     let (mut at, mut scale) = (0, 100);
     while at < 120 {
         bounds[at + 1] = DECADE[at % 20] * scale;

@@ -60,6 +60,7 @@ impl Trial {
             incarnation: 0,
             certificates: Vec::new(),
             draining: false,
+            maintenance: false,
             stopping: false,
             keeps: Default::default(),
         };

@@ -56,8 +56,7 @@ impl Node {
 
     fn of_space(&self, page: &mut Page) {
         struct Space {
-            bytes: u64,
-            promised: u64,
+            room: room::Space,
             taken: Option<u64>,
             fault: bool,
         }
@@ -72,8 +71,7 @@ impl Node {
                     ("role", device.role.name().to_owned()),
                 ];
                 let space = Space {
-                    bytes: device.bytes,
-                    promised: room::in_chunks(placed.promised, device.bytes),
+                    room: room::space(device.bytes, placed.promised),
                     taken: state.taken_of(*id),
                     fault: state.broken.contains_key(id),
                 };
@@ -81,9 +79,11 @@ impl Node {
             })
             .collect();
         let all: [Gauge<Space>; 4] = [
-            ("loadline_device_bytes", "Bytes that a device has for replicas.", |of| Some(of.bytes as f64)),
+            ("loadline_device_bytes", "Bytes that a device has for replicas.", |of| {
+                Some(of.room.bytes as f64)
+            }),
             ("loadline_device_promised_bytes", "Bytes of a device that are promised to replicas.", |of| {
-                Some(of.promised as f64)
+                Some(of.room.promised as f64)
             }),
             ("loadline_device_taken_bytes", "Bytes of a device that replicas have taken.", |of| {
                 of.taken.map(|taken| taken as f64)

@@ -44,7 +44,8 @@ pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
     let overcommit = catalog.cluster.as_ref().map_or(100, |(cluster, _)| u64::from(cluster.overcommit));
     let promised = promised(catalog);
     let devices = catalog.devices.iter().map(|(id, (device, _))| {
-        let draining = catalog.nodes.get(&device.node).is_none_or(|(node, _)| node.draining);
+        let leaves =
+            catalog.nodes.get(&device.node).is_none_or(|(node, _)| node.draining || node.maintenance);
         placement::Device {
             id: DeviceId(*id),
             node: NodeId(device.node),
@@ -52,7 +53,7 @@ pub(crate) fn devices(catalog: &Catalog, alive: impl Fn(u32) -> bool) -> Vec<pla
             role: device.role.into(),
             capacity: room::capacity(device.bytes) * overcommit / 100,
             promised: promised.get(id).copied().unwrap_or(0),
-            accepts: !device.draining && !draining && alive(device.node),
+            accepts: !device.draining && !leaves && alive(device.node),
         }
     });
     devices.collect()

@@ -33,7 +33,7 @@ const ANSWERS: Duration = Duration::from_secs(1);
 /// How long a volume is left to the next process of a node that has stopped.
 const KEPT: Duration = Duration::from_secs(10);
 /// Volumes that are handed over by one change: a transaction of etcd has 128 operations at most.
-const AT_ONCE: usize = 100;
+pub(super) const AT_ONCE: usize = 100;
 
 impl Node {
     /// Leaves the cluster in order: takes no more clients, hands over the volumes that this node owns, and waits until the others do not need
@@ -86,11 +86,7 @@ impl Node {
             return Ok(None);
         }
         let alive = self.alive().await;
-        let bound: BTreeSet<u64> = {
-            let state = self.state();
-            let volumes = state.loops.iter().flat_map(|of| &of.volumes);
-            volumes.filter(|volume| volume.bound > 0).map(|volume| volume.id.0).collect()
-        };
+        let bound = self.bound();
         let me = self.0.me;
         let ordered = self.config().call(move |store| {
             'tries: for _ in 0..16 {
@@ -127,6 +123,13 @@ impl Node {
         Ok(Some(volumes))
     }
 
+    /// Volumes with clients that share memory with this node, and so cannot leave it. Refresh the loops before.
+    pub(super) fn bound(&self) -> BTreeSet<u64> {
+        let state = self.state();
+        let volumes = state.loops.iter().flat_map(|of| &of.volumes);
+        volumes.filter(|volume| volume.bound > 0).map(|volume| volume.id.0).collect()
+    }
+
     /// Until these volumes are served elsewhere, and no owner elsewhere needs a replica of this node.
     async fn until_not_needed(&self, volumes: &BTreeSet<u64>) {
         let mut changes = self.config().changes();
@@ -161,7 +164,7 @@ impl Node {
         })
     }
 
-    /// Tells the loops which nodes stop, and takes over the volumes that such a node has handed over to this one.
+    /// Tells the loops which nodes stop, and takes over the volumes that such a node, or one in maintenance, has handed over to this one.
     pub(super) fn follow_stopping(&self) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -187,14 +190,19 @@ impl Node {
             return;
         }
         for (id, stored) in &catalog.records {
-            let Some((volume, _)) = catalog.volumes.get(id) else { continue };
+            let Some((volume, version)) = catalog.volumes.get(id) else { continue };
             let is_mine = volume.state == VolumeState::Ready && volume.attached == Some(self.id());
             let Some(record) = record::decode(&stored.value).ok().filter(|_| is_mine) else { continue };
             let Owner { node, incarnation } = record.owner;
-            let is_handed = node != self.0.me.node && stopping(node.0) == Some(incarnation.0);
-            if is_handed
+            if node == self.0.me.node {
+                // It was taken over. If the other node has it again later, it is handed over again, by the same order.
+                state.handed.remove(id);
+            }
+            let gives = stopping(node.0) == Some(incarnation.0) || catalog.in_maintenance(node.0);
+            if gives
+                && node != self.0.me.node
                 && state.volumes.contains_key(id)
-                && state.handed.insert(*id, incarnation.0) != Some(incarnation.0)
+                && state.handed.insert(*id, *version) != Some(*version)
             {
                 state.fenced.insert(*id);
                 self.loop_of(*id).give(LoopCommand::Fence(VolumeId(*id)));
@@ -223,8 +231,8 @@ impl Node {
 }
 
 /// Which node is to have each volume that a node owns, and that is attached: one that runs and has most of its replicas in sync; of several such
-/// nodes the one that gets fewest. A volume that no other node has a part of stays.
-fn heirs(
+/// nodes the one that gets fewest. One in maintenance gets what no other node can serve. A volume that no other node has a part of stays.
+pub(super) fn heirs(
     catalog: &Catalog,
     me: Owner,
     bound: &BTreeSet<u64>,
@@ -248,8 +256,11 @@ fn heirs(
         }
         // An attach was ordered there.
         let ordered = volume.attached.filter(|node| *node != me.node.0 && runs(*node));
+        let ordered = ordered.filter(|node| !catalog.in_maintenance(*node));
         let few = |node: &u32| given.get(node).copied().unwrap_or(0);
-        let heir = parts.iter().min_by_key(|(node, count)| (std::cmp::Reverse(**count), few(node), **node));
+        let heir = parts.iter().min_by_key(|(node, count)| {
+            (catalog.in_maintenance(**node), std::cmp::Reverse(**count), few(node), **node)
+        });
         if let Some(heir) = ordered.or(heir.map(|(node, _)| *node)) {
             *given.entry(heir).or_default() += 1;
             heirs.insert(*id, heir);
@@ -267,4 +278,4 @@ fn can_be_spared(record: &Record, node: NodeId) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -13,6 +13,7 @@ pub(super) mod growth;
 pub(super) mod health;
 mod limit;
 mod local;
+mod maintenance;
 pub(crate) mod no_room;
 mod nodes;
 mod plan;
@@ -55,6 +56,7 @@ pub use local::{
     CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LocalView,
     LocalVolume, ModelView, OwnerView, SessionView, Usable,
 };
+pub use maintenance::{Maintain, volumes_that_wait};
 pub use nodes::{Drain, Move};
 pub(super) use plan::{has_ended, is_of};
 pub use recover::Recover;
@@ -66,7 +68,10 @@ pub use support::{HostView, SupportSettings, SupportView};
 pub use tls::RequireTls;
 pub use trace::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
 pub(super) use volumes::RemoveVolume;
-pub use volumes::{CreateVolume, CreateVolumes, Use, WaysView};
+pub use volumes::{CreateVolume, CreateVolumes, Use, WaysView, check_size};
+
+/// Why a text is no name of a volume or a node. The reason is for people.
+pub use crate::name::check as check_name;
 
 /// Why something is not done.
 #[derive(Debug, Error)]

@@ -44,15 +44,6 @@ pub(super) fn run(names: &[String], limit: &Rates, api: &Api) -> Result<Exit, Fa
     };
     Ok(api.done(&match limit.none {
         true => format!("{what} no limit"),
-        false => format!("{what} a limit of {}", words(&wanted)),
+        false => format!("{what} a limit of {}", wanted),
     }))
-}
-
-/// A limit for people.
-pub(super) fn words(limit: &LimitVolume) -> String {
-    let iops = limit.iops.map(|iops| format!("{iops} requests a second"));
-    let bytes = limit.bytes_per_s.map(|bytes| format!("{} MB/s", bytes as f64 / MB as f64));
-    let burst = limit.burst_ms.map(|ms| format!("with bursts of {ms} ms"));
-    let rates: Vec<String> = iops.into_iter().chain(bytes).collect();
-    [rates.join(" and ")].into_iter().chain(burst).collect::<Vec<_>>().join(", ")
 }

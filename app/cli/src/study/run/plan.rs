@@ -9,7 +9,7 @@ use loadline_study::check::{PlanCheck, human};
 use loadline_study::{Plan, Study};
 
 /// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
-pub(super) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
+pub(in crate::study) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
     crate::output::write(text(study, plan, found, out, complete).as_bytes());
 }
 

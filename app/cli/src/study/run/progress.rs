@@ -2,13 +2,15 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use loadline_base::units::TimeSpan;
 use loadline_fleet::{FleetEvent, LiveSecond, LossReason, ProgramCopies};
 use loadline_measure::interval::Phase;
+use loadline_study::file::Phases;
 use loadline_study::folder::result::StepResult;
+use loadline_study::left::TimeLeft;
 use loadline_study::plan::Plan;
 use loadline_study::progress::{Progress, Update};
 
@@ -32,21 +34,6 @@ pub(crate) fn on_stderr() -> Box<dyn Progress> {
     Box::new(Shown::new(Screen::Bar(bar)))
 }
 
-/// How long steps take beyond their phases.
-#[derive(Default)]
-struct Beside {
-    /// When the step that runs was begun.
-    since: Option<Instant>,
-    total: Duration,
-    steps: u32,
-}
-
-impl Beside {
-    fn each(&self) -> Duration {
-        self.total.checked_div(self.steps).unwrap_or_default()
-    }
-}
-
 enum Screen {
     Bar(ProgressBar),
     Lines { last: Instant },
@@ -55,17 +42,10 @@ enum Screen {
 /// How far the run is, in words.
 struct Shown {
     screen: Screen,
-    /// How long each phase of a step is: warm-up, window, cool-down, seconds.
-    phases: [u64; 3],
-    /// Steps that are complete, and all of them.
-    steps: (usize, usize),
+    left: TimeLeft,
     /// The step that runs, in words.
     step: String,
     phase: Phase,
-    /// When the step's warm-up began, or is to begin.
-    began: Option<Instant>,
-    /// What the complete steps of this process took beyond their phases: starting, waiting, writing down.
-    beside: Beside,
     live: String,
     joined: usize,
     /// Whether a line has named the copies of the program that go on.
@@ -76,12 +56,9 @@ impl Shown {
     fn new(screen: Screen) -> Shown {
         Shown {
             screen,
-            phases: [0; 3],
-            steps: (0, 0),
+            left: TimeLeft::default(),
             step: String::new(),
             phase: Phase::WarmUp,
-            began: None,
-            beside: Beside::default(),
             live: String::new(),
             joined: 0,
             copies_named: false,
@@ -115,22 +92,8 @@ impl Shown {
         }
     }
 
-    fn step_seconds(&self) -> u64 {
-        self.phases.iter().sum()
-    }
-
-    /// Seconds done and in all, over all steps.
-    fn seconds(&self) -> (u64, u64) {
-        let each = self.step_seconds();
-        let now = self.began.map_or(0, |began| began.elapsed().as_secs().min(each));
-        (self.steps.0 as u64 * each + now, self.steps.1 as u64 * each)
-    }
-
     fn left(&self) -> String {
-        let (done, total) = self.seconds();
-        let steps = u32::try_from(self.steps.1.saturating_sub(self.steps.0)).unwrap_or(u32::MAX);
-        let beside = self.beside.each().saturating_mul(steps).as_secs();
-        format!("{} left", TimeSpan::seconds(total.saturating_sub(done) + beside))
+        format!("{} left", TimeSpan::seconds(self.left.left_s()))
     }
 
     fn second(&mut self, second: &LiveSecond) {
@@ -149,14 +112,14 @@ impl Shown {
     }
 
     fn refresh(&mut self) {
-        let (done, total) = self.seconds();
+        let (done, total) = self.left.seconds();
         let text = format!("{}  {}  {}{}", self.step, phase_name(self.phase), self.left(), self.live);
         self.passing(done, total, &text);
     }
 
     fn phase(&mut self, phase: Phase) {
         self.phase = phase;
-        let [warm_up, measure, cool_down] = self.phases;
+        let [warm_up, measure, cool_down] = self.left.phases();
         let length = match phase {
             Phase::WarmUp => warm_up,
             Phase::Measure => measure,
@@ -179,10 +142,7 @@ impl Shown {
                 let text = format!("worker {} of {} joined ({} so far)", worker.id, worker.host, self.joined);
                 self.passing(0, 1, &text);
             }
-            FleetEvent::Starting { unix_ms, .. } => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                self.began = Some(Instant::now() + Duration::from_millis(*unix_ms).saturating_sub(now));
-            }
+            FleetEvent::Starting { unix_ms, .. } => self.left.begin_load(*unix_ms),
             FleetEvent::Restarted { worker } => self.line(&format!("worker {} is back", worker.id)),
             FleetEvent::Rejected { from, why, count } => {
                 self.line(&format!("refused connection from {from}: {why} ({count} so far)"));
@@ -233,12 +193,8 @@ impl Shown {
     }
 
     fn complete(&mut self, result: &StepResult) {
-        self.steps.0 += 1;
-        if let Some(since) = self.beside.since.take() {
-            self.beside.total += since.elapsed().saturating_sub(Duration::from_secs(self.step_seconds()));
-            self.beside.steps += 1;
-        }
-        (self.began, self.live) = (None, String::new());
+        self.left.end_step();
+        self.live = String::new();
         let total = &result.figures.total;
         let latency = &total.latency_us;
         let tail = latency
@@ -265,8 +221,8 @@ impl Shown {
         self.line(&line);
     }
 
-    fn begin(&mut self, plan: &Plan, complete: usize) {
-        self.steps = (complete, plan.steps.len());
+    fn begin(&mut self, plan: &Plan, phases: &Phases, complete: usize) {
+        self.left.begin(phases, complete, plan.steps.len());
         if complete > 0 {
             self.line(&format!("{complete} of {} steps are complete", plan.steps.len()));
         }
@@ -276,10 +232,7 @@ impl Shown {
 impl Progress for Shown {
     fn update(&mut self, update: Update<'_>) {
         match update {
-            Update::Begin { plan, phases, complete } => {
-                self.phases = [phases.warm_up, phases.measure, phases.cool_down].map(|span| span.0.as_secs());
-                self.begin(plan, complete);
-            }
+            Update::Begin { plan, phases, complete } => self.begin(plan, phases, complete),
             Update::Waiting { listen, token, workers } => {
                 self.line(&waiting(listen, token, workers));
             }
@@ -290,25 +243,25 @@ impl Progress for Shown {
                 let limit = TimeSpan(limit);
                 self.step =
                     format!("step {} {}: until it is steady, at most {limit}", step.number, step.label);
-                (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
+                self.left.begin_warm_up();
+                (self.live, self.phase) = (String::new(), Phase::WarmUp);
                 if let Screen::Lines { .. } = self.screen {
                     self.line(&self.step.clone());
                 }
             }
             Update::StepBegan { step, of } => {
-                // Searches add steps as they go.
-                self.steps.1 = self.steps.1.max(of);
+                self.left.begin_step(of);
                 self.step = format!("step {}/{of} {}", step.number, step.label);
                 if step.repeat > 1 {
                     self.step.push_str(&format!(" (repeat {})", step.repeat));
                 }
-                self.beside.since = Some(Instant::now());
-                (self.began, self.live, self.phase) = (None, String::new(), Phase::WarmUp);
+                (self.live, self.phase) = (String::new(), Phase::WarmUp);
             }
             Update::Phase(phase) => self.phase(phase),
             Update::Second(second) => self.second(second),
             Update::StepComplete(result) => self.complete(result),
             Update::Notice(text) => self.line(text),
+            Update::ClusterRuns(_) | Update::ClusterEnds => {}
         }
     }
 }

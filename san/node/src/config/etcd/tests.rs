@@ -435,6 +435,7 @@ fn an_open_cluster_is_joined_only_where_its_store_is_on_this_machine() {
             incarnation: 0,
             certificates: Vec::new(),
             draining: false,
+            maintenance: false,
             stopping: false,
             keeps: Default::default(),
         };

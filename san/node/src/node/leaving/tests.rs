@@ -4,10 +4,10 @@ use super::*;
 use crate::config::Stored;
 use crate::node::manage::health::tests::{Cluster, cluster};
 
-const VOLUME: u64 = 10;
+pub(crate) const VOLUME: u64 = 10;
 
 /// The catalog of three nodes with a volume, of which node 1 is the owner, and these have copies in sync.
-fn catalog(in_sync: &[u64]) -> Catalog {
+pub(crate) fn catalog(in_sync: &[u64]) -> Catalog {
     let Cluster { mut catalog, volume, mut record, .. } = cluster();
     record.groups[0].in_sync = in_sync.iter().map(|node| ReplicaId(10 + node)).collect();
     catalog.volumes.insert(VOLUME, (volume, 1));

@@ -1,5 +1,7 @@
 //! The limit of a volume: how much its clients may do a second.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,20 @@ pub struct LimitVolume {
     /// How much of the time before they may catch up, milliseconds; 100 if nothing is given.
     #[serde(default)]
     pub burst_ms: Option<u64>,
+}
+
+impl fmt::Display for LimitVolume {
+    /// `5000 requests a second and 200 MB/s, with bursts of 100 ms`; `no limit`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let iops = self.iops.map(|iops| format!("{iops} requests a second"));
+        let bytes = self.bytes_per_s.map(|bytes| format!("{} MB/s", bytes as f64 / 1e6));
+        let burst = self.burst_ms.map_or(String::new(), |ms| format!(", with bursts of {ms} ms"));
+        match (iops, bytes) {
+            (None, None) => f.write_str("no limit"),
+            (Some(one), None) | (None, Some(one)) => write!(f, "{one}{burst}"),
+            (Some(iops), Some(bytes)) => write!(f, "{iops} and {bytes}{burst}"),
+        }
+    }
 }
 
 /// How long a burst is if nothing is given, milliseconds.
@@ -51,6 +67,13 @@ impl LimitVolume {
     }
 }
 
+impl LimitVolume {
+    /// Why this is no limit of a volume, if it is none. The reason is for people.
+    pub fn why_not(self) -> Option<String> {
+        self.checked().err()
+    }
+}
+
 impl Node {
     /// Limits what the clients of a volume do from now on, wherever it is owned.
     pub async fn limit_volume(&self, name: &str, limit: LimitVolume) -> Result<(), ManageError> {
@@ -64,6 +87,17 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_words_for_people() {
+        let words = |iops, bytes_per_s, burst_ms| LimitVolume { iops, bytes_per_s, burst_ms }.to_string();
+        assert_eq!(
+            words(Some(5), Some(2_500_000), Some(100)),
+            "5 requests a second and 2.5 MB/s, with bursts of 100 ms"
+        );
+        assert_eq!(words(None, Some(1_000_000), None), "1 MB/s");
+        assert_eq!(words(None, None, None), "no limit");
+    }
 
     #[test]
     fn what_is_no_limit_is_refused() {

@@ -76,6 +76,15 @@ impl Node {
 
     /// A node is to be empty: what it has goes elsewhere, and nothing new comes.
     pub async fn drain_node(&self, name: &str, drain: Drain) -> Result<(), ManageError> {
+        self.change_node(name, move |node| node.draining = !drain.stop).await
+    }
+
+    /// Changes the entry of a node.
+    pub(super) async fn change_node(
+        &self,
+        name: &str,
+        change_it: impl Fn(&mut NodeEntry) + Send + 'static,
+    ) -> Result<(), ManageError> {
         self.refresh().await?;
         let wanted = name.to_owned();
         let set = self.config().call(move |store| {
@@ -84,9 +93,9 @@ impl Node {
                 let Some((id, _)) = catalog.node(&wanted) else {
                     return Ok(Err(unknown_node(&catalog, &wanted)));
                 };
-                let (node, version) = &catalog.nodes[&id];
-                let next = NodeEntry { draining: !drain.stop, ..node.clone() };
-                if store.commit(&[change(format!("node/{id}"), Some(*version), &next)])? {
+                let (mut next, version) = catalog.nodes[&id].clone();
+                change_it(&mut next);
+                if store.commit(&[change(format!("node/{id}"), Some(version), &next)])? {
                     return Ok(Ok(()));
                 }
             }

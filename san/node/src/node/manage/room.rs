@@ -42,8 +42,22 @@ pub(crate) fn capacity(device: u64) -> u64 {
     device / chunk_bytes(device) * chunk_blocks(device)
 }
 
+/// What is shown of a device's space, in bytes of whole chunks, as what is taken of it: a replica's data with its slots, and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// Bytes of all chunks.
+    pub(crate) bytes: u64,
+    /// Bytes of the chunks that are promised to replicas.
+    pub(crate) promised: u64,
+}
+
+/// The space of a device of so many bytes that has promised so many blocks. Status, metrics and console show no other figures of it.
+pub(crate) fn space(device: u64, promised: u64) -> Space {
+    Space { bytes: in_chunks(capacity(device), device), promised: in_chunks(promised, device) }
+}
+
 /// Bytes of the chunks that so many blocks of replicas take of a device of so many bytes.
-pub(crate) fn in_chunks(blocks: u64, device: u64) -> u64 {
+fn in_chunks(blocks: u64, device: u64) -> u64 {
     blocks * (chunk_bytes(device) / BLOCK) / chunk_blocks(device) * BLOCK
 }
 
@@ -121,6 +135,26 @@ mod tests {
             assert_eq!(in_chunks(capacity(device), device), device, "a device of {gib} GiB");
         }
         assert_eq!(in_chunks(0, 1 << 30), 0);
+    }
+
+    #[test]
+    fn what_full_replicas_have_taken_is_no_more_than_what_is_shown_as_promised() {
+        for device in [1u64, 7, 64, 1024].map(|gib| gib << 30) {
+            let chunk = chunk_bytes(device);
+            let chunks_of = |blocks: u64| {
+                blocks
+                    .div_ceil(u64::from(EXTENT_BLOCKS))
+                    .div_ceil(chunk_blocks(device) / u64::from(EXTENT_BLOCKS))
+            };
+            for (size, log_bytes) in
+                [(1, 32), (64, 64), (256, 64), (700, 100)].map(|(a, b)| (a * MIB, b * MIB))
+            {
+                let taken = (chunks_of(size / BLOCK) + log_bytes.div_ceil(chunk)) * chunk;
+                let shown = space(device, need(size / BLOCK, log_bytes, device).both());
+                assert!(taken <= shown.promised, "{size} and {log_bytes} on {device}: {taken} of {shown:?}");
+                assert_eq!(shown.bytes % chunk, 0);
+            }
+        }
     }
 
     #[test]

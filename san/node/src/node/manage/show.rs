@@ -1,6 +1,6 @@
 //! How everything is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use loadline_san_core::ids::ReplicaId;
@@ -78,6 +78,21 @@ pub struct VolumeView {
     pub note: Option<String>,
 }
 
+impl VolumeView {
+    /// Whether clients of the volume wait while these nodes are away: some group has too few copies in sync at other nodes.
+    pub fn waits_without(&self, is_away: impl Fn(&str) -> bool) -> bool {
+        let groups: BTreeSet<u32> = self.replicas.iter().map(|replica| replica.group).collect();
+        let elsewhere = |group: u32| {
+            let others =
+                self.replicas.iter().filter(|replica| replica.group == group && !is_away(&replica.node));
+            others.filter(|replica| replica.state == "in sync").count()
+        };
+        self.attached.is_some()
+            && self.replicas.iter().any(|replica| is_away(&replica.node))
+            && groups.into_iter().any(|group| elsewhere(group) < self.least.max(1) as usize)
+    }
+}
+
 /// A replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplicaView {
@@ -122,6 +137,8 @@ pub struct NodeView {
     pub endpoints: BTreeMap<String, String>,
     /// New replicas do not come here.
     pub draining: bool,
+    /// It is in maintenance: new replicas do not come here, and other nodes own its volumes.
+    pub maintenance: bool,
     /// Its process ends by order, soon, or has ended so.
     pub stopping: bool,
     /// A number that is larger each time its process starts.
@@ -143,11 +160,11 @@ pub struct DeviceView {
     pub node: String,
     /// Where it is there.
     pub path: String,
-    /// Bytes that it has for replicas: their data and their logs.
+    /// Bytes of its chunks, which it has for replicas: their data with the checksums, and their logs.
     pub bytes: u64,
     /// What it has of replicas.
     pub role: Role,
-    /// Bytes of them that are promised to replicas.
+    /// Bytes of the chunks that are promised to replicas: they take no more. More than `bytes` if the cluster promises more than it has.
     pub promised: u64,
     /// Bytes that replicas have taken of it, in whole chunks: their logs, and room for what was written, and as much again. `null`
     /// if its node does not report it.
@@ -254,6 +271,7 @@ impl Node {
                 api: node.api.to_string(),
                 endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), at.to_string())).collect(),
                 draining: node.draining,
+                maintenance: node.maintenance,
                 stopping: node.stopping,
                 incarnation: node.incarnation,
                 devices: catalog.devices.values().filter(|(device, _)| device.node == *id).count(),
@@ -264,17 +282,20 @@ impl Node {
         let devices_of = reports.values().flatten().flat_map(|view| &view.devices);
         let reported: BTreeMap<u32, &LocalDevice> = devices_of.map(|device| (device.id, device)).collect();
         let promised = allocation::devices(&catalog, |_| true);
-        let devices = catalog.devices.iter().zip(promised).map(|((id, (device, _)), placed)| DeviceView {
+        let promised = catalog.devices.iter().zip(promised);
+        let spaces =
+            promised.map(|(of, placed)| (of, room::space(of.1.0.bytes, placed.promised), placed.free()));
+        let devices = spaces.map(|((id, (device, _)), space, free)| DeviceView {
             id: *id,
             node: catalog.nodes.get(&device.node).map_or("?".into(), |(node, _)| node.name.clone()),
             path: device.path.display().to_string(),
-            bytes: room::capacity(device.bytes) * BLOCK,
+            bytes: space.bytes,
             role: device.role,
-            promised: placed.promised * BLOCK,
+            promised: space.promised,
             taken: reported.get(id).and_then(|device| device.taken),
             room: match device.role {
-                Role::Both => room::largest(placed.free(), LEAST_LOG, device.bytes),
-                Role::Capacity => room::largest_data(placed.free(), device.bytes),
+                Role::Both => room::largest(free, LEAST_LOG, device.bytes),
+                Role::Capacity => room::largest_data(free, device.bytes),
                 Role::Log => 0,
             },
             replicas: catalog.replicas.values().filter(|(replica, _)| replica.is_on(*id)).count(),

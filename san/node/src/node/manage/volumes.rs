@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use loadline_base::units::ByteSize;
 use loadline_san_core::ids::{NodeId, VolumeId};
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
@@ -94,6 +95,17 @@ fn one() -> u32 {
     1
 }
 
+/// The least size of a volume for people: a smaller one is a size whose unit was forgotten.
+const LEAST_SIZE: ByteSize = ByteSize::MIB;
+
+/// Whether a volume can be meant to have so many bytes. The error is for people.
+pub fn check_size(bytes: u64) -> Result<(), String> {
+    match bytes >= LEAST_SIZE.bytes() {
+        true => Ok(()),
+        false => Err(format!("a volume has at least {LEAST_SIZE}, and this is {bytes} bytes")),
+    }
+}
+
 /// How a volume is used that is attached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Use {
@@ -157,6 +169,14 @@ impl Node {
             Some(node) => catalog.node(node).ok_or_else(|| unknown_node(&catalog, node))?.0,
             None => self.where_to_attach(&catalog, id, &volume).await,
         };
+        if node.is_some() && catalog.in_maintenance(target) {
+            let (there, _) = &catalog.nodes[&target];
+            return Err(ManageError::InUse(format!(
+                "node {0} is in maintenance, so volume {name} is not attached there: attach it at another node, or end the maintenance \
+                 ('loadline node maintenance {0} --stop')",
+                there.name
+            )));
+        }
         if target != self.id() {
             let (there, _) =
                 &catalog.nodes.get(&target).ok_or_else(|| unknown_node(&catalog, "that has it"))?;
@@ -234,6 +254,8 @@ impl Node {
         let mut most: Vec<(u32, usize)> = count.into_iter().collect();
         most.sort_by_key(|(node, count)| (std::cmp::Reverse(*count), *node));
         wanted.extend(most.into_iter().map(|(node, _)| node));
+        // One in maintenance would hand it over.
+        wanted.sort_by_key(|node| catalog.in_maintenance(*node));
         for node in wanted {
             if let Some((there, _)) = catalog.nodes.get(&node)
                 && self.answers(there.peer).await
@@ -339,6 +361,11 @@ pub(super) fn used_at(
     if node.draining {
         return Err(ManageError::Wrong(format!(
             "node {name} is draining, so the volume's first copy cannot be placed there: name another node with --at, or leave out --at"
+        )));
+    }
+    if node.maintenance {
+        return Err(ManageError::Wrong(format!(
+            "node {name} is in maintenance, so the volume's first copy cannot be placed there: name another node with --at, or leave out --at"
         )));
     }
     Ok(NodeId(id))

@@ -48,6 +48,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             incarnation: 5,
             certificates: Vec::new(),
             draining: false,
+            maintenance: false,
             stopping: false,
             keeps: Default::default(),
         };

@@ -31,6 +31,7 @@ pub(in crate::node::manage) fn cluster(bytes: u64) -> MemoryStore {
             incarnation: 1,
             certificates: Vec::new(),
             draining: false,
+            maintenance: false,
             stopping: false,
             keeps: Default::default(),
         };
