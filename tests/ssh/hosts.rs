@@ -66,9 +66,11 @@ fn program_of(path: &Path, line: &str) {
 impl Hosts {
     fn new() -> Hosts {
         netns::remove_leftovers();
-        // The number tells these hosts apart from those of other tests.
-        let network = Network::new(900, HOSTS + 1 + FURTHER);
-        let folder = netns::folder(900);
+        // The number tells these hosts apart from those of other tests, and from hosts that another thread still removes.
+        static SETS: AtomicUsize = AtomicUsize::new(900);
+        let number = SETS.fetch_add(1, Ordering::Relaxed);
+        let network = Network::new(number, HOSTS + 1 + FURTHER);
+        let folder = netns::folder(number);
         let mut hosts = Hosts { network, folder, servers: Vec::new(), next: AtomicUsize::new(0) };
         hosts.prepare();
         hosts
