@@ -29,6 +29,7 @@ mod direct;
 mod engine;
 mod extents;
 mod issuer;
+mod lent;
 mod locks;
 mod made;
 pub mod memory;
@@ -47,9 +48,12 @@ pub use collect::Sink;
 pub use engine::uring::try_whole as try_io_uring;
 pub use error::LoadError;
 pub use job::{Engine, Job, Verify};
+pub use lent::{Lent, lend};
 pub use open::{Examined, examine};
 pub use outcome::{CpuTime, Outcome, Scan, VerifyReport, engine_alone};
-pub use prepare::{Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load};
+pub use prepare::{
+    Prepared, prepare, prepare_to_fill, prepare_to_scan, prepare_to_scan_after_load, verify_unit,
+};
 pub use stop_condition::StopIf;
 pub use target::{Disk, FileIdentity, Target, WritePermission};
-pub use verify::{BadBlocks, temporary_journal};
+pub use verify::{BadBlocks, share_journal, temporary_journal};

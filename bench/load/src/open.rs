@@ -76,6 +76,11 @@ pub(crate) struct OpenDisk {
     pub(crate) unwritten: ByteSize,
 }
 
+/// Opens a disk whatever will be done to it: what was never written is not looked for.
+pub(crate) fn open_whole(disk: &Disk, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
+    open_as(disk, profile, write, write)
+}
+
 /// Opens a disk for a profile: for reading only, unless `write`. Everything that speaks against it is an error
 /// here, before any I/O: it does not exist, is a directory, is in use, may not be written to, or the block size
 /// does not fit.

@@ -390,7 +390,8 @@ fn leave_the_cache(file: &OwnedFd, name: &str) -> Finding {
 }
 
 /// The largest unit, up to 4 KiB, that every block of the profile is made of.
-fn verify_unit(job: &Job) -> usize {
+/// The bytes of a disk that one entry of its journal stands for, if the journal is made for this job: a power of two.
+pub fn verify_unit(job: &Job) -> usize {
     let profile = &job.profile;
     let parts = [profile.block_size.0, profile.alignment.map_or(0, |a| a.0), profile.base_offset.0, 4096];
     1 << parts.iter().filter(|p| **p > 0).map(|p| p.trailing_zeros()).min().unwrap_or(12)

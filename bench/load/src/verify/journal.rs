@@ -148,11 +148,8 @@ impl Journal {
             other => (other, true),
         };
         let file = file.map_err(|e| error(format!("{e}; name a place that can be written to")))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, _)| {
-            error(
-                "another process uses the journal; wait until that process ends, or name another file".into(),
-            )
-        })?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, _)| error(IN_USE.into()))?;
         let entries = usize::try_from(size / unit as u64).map_err(|e| failed(&e))?;
         let length = HEADER + entries * 8;
         let found = lock.metadata().map_err(|e| failed(&e))?.len();
@@ -162,21 +159,12 @@ impl Journal {
                 // Half a journal would be taken for something else.
                 let _ = if made { std::fs::remove_file(path) } else { lock.set_len(0) };
                 match e {
-                    Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => error(format!(
-                        "there is no room for the {} MiB that a disk of {} MiB needs ({}): name another place with \
-                         --journal, or free some",
-                        length.div_ceil(1 << 20),
-                        size >> 20,
-                        e.desc()
-                    )),
+                    Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => error(no_room(length as u64, size, e)),
                     _ => failed(&e.desc()),
                 }
             })?;
-        } else if found != length as u64 {
-            return Err(error(format!(
-                "it is not a journal of this disk ({found} bytes long; a disk of {size} bytes in units of {unit} has \
-                 {length}); name another file"
-            )));
+        } else if found != length as u64 && found != shared_length(length as u64) {
+            return Err(error(other_disk(found, size, unit, length as u64)));
         }
         let length = NonZeroUsize::new(length).ok_or_else(|| failed(&"a disk of no size"))?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -239,13 +227,23 @@ impl Journal {
         Ok(())
     }
 
-    /// Which unit a journal that exists was made for. `None` if there is none yet.
+    /// Which unit a journal that exists was made for. `None` if there is none yet. It is mapped, since the memory of a virtual
+    /// machine's device cannot be read in another way.
     pub(crate) fn unit_of(path: &Path) -> Option<usize> {
-        use std::io::Read;
-        let mut header = [0u8; 24];
-        File::open(path).ok()?.read_exact(&mut header).ok()?;
-        let word = |i: usize| u64::from_le_bytes(header[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
-        (word(0) == MAGIC).then(|| word(2) as usize)
+        let file = File::open(path).ok()?;
+        let length = NonZeroUsize::new(HEADER)?;
+        if file.metadata().ok()?.len() < HEADER as u64 {
+            return None;
+        }
+        // SAFETY: a new mapping of a part of the file that is there; no journal is ever shortened.
+        let map =
+            unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.ok()?;
+        let words = map.cast::<AtomicU64>();
+        // SAFETY: both words lie in the mapping, which is aligned to a page and ends below.
+        let [magic, unit] = [0, 2].map(|word| unsafe { words.add(word).as_ref() }.load(Ordering::Acquire));
+        // SAFETY: it was mapped above, and nothing refers to it any more.
+        let _ = unsafe { munmap(map, HEADER) };
+        (magic == MAGIC).then_some(unit as usize)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -344,6 +342,48 @@ impl Journal {
     pub(super) fn force(&self, unit: usize, bits: u64) {
         self.cell(unit).store(bits, Ordering::Release);
     }
+}
+
+/// The length that a journal of `length` bytes has where a virtual machine has it as memory: such memory is a power of two,
+/// and at least 1 MiB.
+fn shared_length(length: u64) -> u64 {
+    length.next_power_of_two().max(1 << 20)
+}
+
+/// Makes the file of a journal ready to be memory of a virtual machine, which then opens it as the journal of a disk of `size`
+/// bytes: gives it its room, and the length that such memory has. What is in it stays. Returns the file, locked against other users
+/// of the journal for as long as it is open.
+pub fn share_journal(path: &Path, unit: usize, size: u64) -> Result<Flock<File>, LoadError> {
+    let error = |what: String| LoadError::usage(format!("journal {}: {what}", path.display()));
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = open.map_err(|e| error(format!("{e}; name a place that can be written to")))?;
+    let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, _)| error(IN_USE.into()))?;
+    let unit = Journal::unit_of(path).unwrap_or(unit);
+    let length = HEADER as u64 + size / unit as u64 * 8;
+    let found = file.metadata().map_err(|e| error(e.to_string()))?.len();
+    if found != 0 && found != length && found != shared_length(length) {
+        return Err(error(other_disk(found, size, unit, length)));
+    }
+    reserve(&file, shared_length(length)).map_err(|e| error(no_room(shared_length(length), size, e)))?;
+    Ok(file)
+}
+
+const IN_USE: &str = "another process uses the journal; wait until that process ends, or name another file";
+
+fn other_disk(found: u64, size: u64, unit: usize, length: u64) -> String {
+    format!(
+        "it is not a journal of this disk ({found} bytes long; a disk of {size} bytes in units of {unit} has {length}); name another \
+         file"
+    )
+}
+
+fn no_room(length: u64, size: u64, why: Errno) -> String {
+    format!(
+        "there is no room for the {} MiB that a disk of {} MiB needs ({}): name another place with --journal, or free some",
+        length.div_ceil(1 << 20),
+        size >> 20,
+        why.desc()
+    )
 }
 
 /// Gives the file its length, with room for all of it: a store to a page that has none would kill the process.

@@ -20,7 +20,7 @@
 mod journal;
 mod tag;
 
-pub use journal::temporary_journal;
+pub use journal::{share_journal, temporary_journal};
 pub(crate) use journal::{Journal, Refused, Reported};
 
 use std::sync::atomic::Ordering;

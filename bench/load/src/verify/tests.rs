@@ -240,6 +240,28 @@ fn a_damaged_journal_is_said_to_be_damaged() {
 }
 
 #[test]
+fn a_journal_that_was_memory_of_a_machine_keeps_what_it_says_and_one_of_another_disk_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    journal(&path, 2).unwrap().claim(1).unwrap();
+    let shared = share_journal(&path, UNIT, 2 * UNIT as u64).unwrap();
+    assert_eq!(shared.metadata().unwrap().len(), 1 << 20);
+    let error = journal(&path, 2).err().unwrap();
+    assert!(error.message.contains("another process uses the journal"), "{error}");
+    drop(shared);
+    let opened = journal(&path, 2).unwrap();
+    assert_eq!(opened.entry(1).load(Ordering::Acquire).issued(), 1);
+    assert_eq!(Journal::unit_of(&path), Some(UNIT));
+    drop(opened);
+    let error = share_journal(&path, UNIT, 1 << 40).unwrap_err();
+    assert!(error.message.contains("not a journal of this disk"), "{error}");
+    assert_eq!(Journal::unit_of(&folder.path().join("none")), None);
+    drop(share_journal(&folder.path().join("new"), UNIT, 2 * UNIT as u64).unwrap());
+    assert_eq!(Journal::unit_of(&folder.path().join("new")), None);
+    assert_eq!(journal(&folder.path().join("new"), 2).unwrap().len(), 2);
+}
+
+#[test]
 fn a_journal_has_its_room_from_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
