@@ -1,12 +1,13 @@
 //! How a worker gets into a fleet: dial, encrypt the connection, introduce itself, be let in; and again, for a while.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::io::{ReadHalf, WriteHalf, split};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 
@@ -14,7 +15,8 @@ use crate::cpus::CpuList;
 use crate::error::FleetError;
 use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::identity::WorkerId;
-use crate::tls::{self, EncryptedStream};
+use crate::outside::Inside;
+use crate::tls::{self, EncryptedStream, Stream};
 use crate::wire::{
     Digits, Hello, LONGEST_FRAME, LONGEST_HELLO, PROTOCOL, Proven, Side, ToController, ToWorker,
 };
@@ -45,6 +47,8 @@ pub struct WorkerOptions {
     pub cgroups: Vec<PathBuf>,
     /// Whether it is a child of its controller, and dies with it.
     pub child: bool,
+    /// How it reaches what is outside, if it runs in a virtual machine.
+    pub inside: Option<Inside>,
 }
 
 /// A connection to the controller that has let this worker in.
@@ -123,13 +127,23 @@ fn hello(options: &WorkerOptions, nonce: Digits) -> ToController {
     })
 }
 
+/// A connection to the controller, and this host's address on the way.
+async fn dial(options: &WorkerOptions) -> io::Result<(Stream, IpAddr)> {
+    if let Some(inside) = &options.inside {
+        let stream = UnixStream::connect(&inside.controller).await?;
+        return Ok((Box::new(stream), Ipv4Addr::LOCALHOST.into()));
+    }
+    let stream = TcpStream::connect(&options.join).await?;
+    stream.set_nodelay(true)?;
+    let ip = stream.local_addr()?.ip();
+    Ok((Box::new(stream), ip))
+}
+
 async fn attempt(options: &WorkerOptions, connector: &TlsConnector) -> Result<Joined, Failure> {
     let (address, token) = (&options.join, &options.token);
     let again = |e: &dyn std::fmt::Display| Failure::Again(e.to_string());
     let nonce = Digits::random().map_err(Failure::Final)?;
-    let stream = TcpStream::connect(address).await.map_err(|e| again(&e))?;
-    stream.set_nodelay(true).map_err(|e| again(&e))?;
-    let ip = stream.local_addr().map_err(|e| again(&e))?.ip();
+    let (stream, ip) = dial(options).await.map_err(|e| again(&e))?;
     let (stream, channel) = tls::connect(connector, stream).await.map_err(|e| match tls::meaning(&e) {
         Some(why) => Failure::Final(FleetError::usage(format!(
             "the program that listens at {address} is not a Loadline controller, or one of another version: the handshake of the \

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
+use loadline_guest::Machine;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -45,6 +46,8 @@ pub struct FleetOptions {
     pub node: Vec<NodeSpec>,
     /// `workers_per_node`: workers on each node.
     pub workers_per_node: u32,
+    /// `machine`: the virtual machine that each worker is, of nodes that do not say it themselves.
+    pub machine: Option<Machine>,
     /// `join`: how many workers join from elsewhere.
     pub join: Option<u32>,
     /// `wait`: how long the controller waits for workers that join.

@@ -52,6 +52,7 @@ pub mod network_path;
 pub mod node;
 mod operation;
 pub mod outcome;
+mod outside;
 pub mod process;
 pub mod spec;
 mod step;
@@ -75,11 +76,13 @@ pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
     LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent, ssh_shell,
 };
+pub use loadline_guest::Machine;
 pub use mid_step::{MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
+pub use outside::Inside;
 pub use process::TOKEN_VARIABLE;
 pub use spec::FleetSpec;
 pub use stop::or_stop;

@@ -3,6 +3,7 @@
 //! One order is worked on at a time, in the order given. What a thread leaves behind (prepared disks) never leaves
 //! the thread.
 
+use std::borrow::Cow;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 use crate::clock_offset::KnownClock;
 use crate::controller::unix_ms;
 use crate::network;
+use crate::outside::Outside;
 use crate::wire::{FileToMake, FileToRemove, Measured, Reply, WorkerOrder};
 
 /// Orders that wait for the thread. The controller gives the next one when the last has ended, and then a stop.
@@ -63,11 +65,12 @@ pub(crate) struct LoadThread {
 
 impl LoadThread {
     /// Starts it, on a host with this address on the way to the controller.
-    pub(crate) fn start(ip: IpAddr) -> std::io::Result<LoadThread> {
+    /// In a virtual machine, `outside` leads to its keeper.
+    pub(crate) fn start(ip: IpAddr, outside: Option<Outside>) -> std::io::Result<LoadThread> {
         let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
         thread::Builder::new().name("load".into()).stack_size(STACK).spawn(move || {
-            let mut state = LoadState { prepared: None, ip, reply };
+            let mut state = LoadState { prepared: None, outside, ip, reply };
             while let Ok((task, work, stop)) = orders.recv() {
                 state.work(task, work, &stop);
             }
@@ -85,6 +88,8 @@ impl LoadThread {
 struct LoadState {
     /// With the length of its warm-up.
     prepared: Option<(Prepared, Nanos)>,
+    /// The keeper, if this is a virtual machine.
+    outside: Option<Outside>,
     /// This host's address on the way to the controller.
     ip: IpAddr,
     reply: mpsc::Sender<(u64, Reply)>,
@@ -93,18 +98,33 @@ struct LoadState {
 impl LoadState {
     fn work(&mut self, task: u64, work: Work, stop: &Arc<AtomicBool>) {
         let last = match work {
-            Work::Discard => {
-                self.prepared = None;
-                Ok(Reply::Stopped)
+            Work::Discard => self.leave().map(|()| Reply::Stopped),
+            Work::Do(WorkerOrder::MakeFiles(files)) => match &mut self.outside {
+                Some(outside) => outside.make_files(files),
+                None => make_files(&files),
             }
-            Work::Do(WorkerOrder::MakeFiles(files)) => make_files(&files).map(Reply::FilesMade),
-            Work::Do(WorkerOrder::RemoveFiles(files)) => remove_files(&files).map(|()| Reply::FilesRemoved),
-            Work::Do(WorkerOrder::Fill(job)) => self.fill(task, &job, stop),
+            .map(Reply::FilesMade),
+            Work::Do(WorkerOrder::RemoveFiles(files)) => match &mut self.outside {
+                Some(outside) => outside.remove_files(files),
+                None => remove_files(&files),
+            }
+            .map(|()| Reply::FilesRemoved),
+            Work::Do(WorkerOrder::Fill(job)) => {
+                let filled = self.fill(task, &job, stop);
+                self.left(filled)
+            }
             Work::Do(WorkerOrder::Prepare { job, watch }) => self.prepare(&job, watch.as_deref()),
             Work::Do(WorkerOrder::Run { start, hold_back, late, clock: _ }) => {
-                self.run(task, (start, late), hold_back, stop)
+                let ran = self.run(task, (start, late), hold_back, stop);
+                self.left(ran)
             }
-            Work::Do(WorkerOrder::Scan(job)) => self.scan(task, &job, stop),
+            Work::Do(WorkerOrder::Scan(job)) => {
+                let scanned = self.scan(task, &job, stop);
+                self.left(scanned)
+            }
+            Work::Do(WorkerOrder::Listen { .. }) if self.outside.is_some() => {
+                Ok(Reply::NoWay { why: "the worker is a virtual machine, which has no network".into() })
+            }
             Work::Do(WorkerOrder::Listen { ip, key }) => {
                 let ip = ip.unwrap_or(self.ip);
                 let listening = network::listen(ip, key, stop.clone());
@@ -126,25 +146,56 @@ impl LoadState {
         let _ = self.reply.blocking_send((task, last.unwrap_or_else(Reply::from)));
     }
 
-    fn prepare(&mut self, job: &Job, watch: Option<&[Target]>) -> Result<Reply, LoadError> {
+    /// The job with its disks as they are here: in a virtual machine they are attached now.
+    fn enter<'a>(&mut self, job: &'a Job) -> Result<Cow<'a, Job>, LoadError> {
         // What was prepared before goes first: it may hold the same disks.
         self.prepared = None;
-        let prepared = prepare(job)?;
-        let host = watch.map(|targets| Box::new(Inventory::collect(targets).with_sizes(&prepared.sizes())));
+        match &mut self.outside {
+            Some(outside) => outside.enter(job).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(job)),
+        }
+    }
+
+    /// Drops what is prepared, and has its disks taken away if this is a virtual machine.
+    fn leave(&mut self) -> Result<(), LoadError> {
+        self.prepared = None;
+        self.outside.as_mut().map_or(Ok(()), Outside::leave)
+    }
+
+    /// The result of a job that is over.
+    fn left(&mut self, result: Result<Reply, LoadError>) -> Result<Reply, LoadError> {
+        let left = self.leave();
+        result.and_then(|reply| left.map(|()| reply))
+    }
+
+    fn prepare(&mut self, job: &Job, watch: Option<&[Target]>) -> Result<Reply, LoadError> {
+        let job = &*self.enter(job)?;
+        let prepared = match prepare(job) {
+            Ok(prepared) => prepared,
+            error => return self.left(error.map(|_| Reply::Stopped)),
+        };
+        let host = watch.map(|targets| match &self.outside {
+            None => Inventory::collect(targets).with_sizes(&prepared.sizes()),
+            Some(outside) => {
+                let inside = Inventory::collect(&outside.inside(targets));
+                outside.describe(inside.with_sizes(&prepared.sizes()))
+            }
+        });
+        let host = host.map(Box::new);
         self.prepared = Some((prepared, Nanos::from(job.warm_up.0)));
         // The connection adds what it knows of the clock.
         Ok(Reply::Prepared { clock: KnownClock::default(), host })
     }
 
     fn fill(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
-        self.prepared = None;
+        let job = &*self.enter(job)?;
         let mut progress = self.progress(task);
         prepare_to_fill(job)?.fill(stop, &mut progress)?;
         Ok(Reply::Filled)
     }
 
     fn scan(&mut self, task: u64, job: &Job, stop: &AtomicBool) -> Result<Reply, LoadError> {
-        self.prepared = None;
+        let job = &*self.enter(job)?;
         let mut progress = self.progress(task);
         prepare_to_scan(job)?.scan(stop, &mut progress).into_report().map(Reply::Scanned)
     }
@@ -225,7 +276,7 @@ fn wait_turn(window: Nanos, second: i64, hold_back: Nanos, stop: &AtomicBool) {
     }
 }
 
-fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
+pub(crate) fn make_files(files: &[FileToMake]) -> Result<Vec<FileIdentity>, LoadError> {
     check_room(files.iter().map(|file| (file.path.as_path(), file.size)))?;
     let mut made = Vec::new();
     for file in files {
@@ -260,7 +311,7 @@ fn remove_leftover(path: &Path) -> Result<(), LoadError> {
 }
 
 /// Removes all that can be removed; the first error is returned.
-fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
+pub(crate) fn remove_files(files: &[FileToRemove]) -> Result<(), LoadError> {
     let mut result = Ok(());
     for file in files {
         result = result.and(remove_file(&file.path, file.identity));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
 use loadline_cgroup::Limits;
+use loadline_guest::Machine;
 use loadline_load::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,9 @@ pub struct NodeSpec {
     /// How much memory its workers may use together. Needs the right to make control groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<ByteSize>,
+    /// Each of its workers is a virtual machine like this one. Absent: a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
 }
 
 impl NodeSpec {
@@ -66,7 +70,7 @@ impl NodeSpec {
 
     /// Checks the rules that need no system. The error is of kind `Usage`.
     pub fn validate(&self) -> Result<(), FleetError> {
-        let NodeSpec { name, ssh, ssh_key, disks: _, cpus, cpu_limit, memory_limit } = self;
+        let NodeSpec { name, ssh, ssh_key, disks: _, cpus, cpu_limit, memory_limit, machine } = self;
         if !is_name(name) {
             return Err(FleetError::usage(format!(
                 "\"{name}\" is not a valid name of a node: use letters, digits, '-', '_' and '.', at most {LONGEST_NAME}"
@@ -100,6 +104,9 @@ impl NodeSpec {
                 "node {name}: a memory_limit of {limit} is less than one worker needs: give 16MiB for each, and \
                  its I/O buffers"
             )));
+        }
+        if let Some(machine) = machine {
+            machine.check().map_err(|e| FleetError::usage(format!("node {name}: machine: {e}")))?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use rustls::{
     AlertDescription, ClientConfig, ConnectionCommon, DigitallySignedStruct, Error, ServerConfig,
     SignatureScheme,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
@@ -32,8 +33,13 @@ const CONTROLLER_NAME: &str = "loadline-controller";
 /// The first byte of a TLS connection: a record of a handshake.
 const FIRST_BYTE: u8 = 22;
 
+/// What is encrypted: a connection over a network, or the way out of a virtual machine.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+pub(crate) type Stream = Box<dyn Connection>;
+
 /// One end of an encrypted connection.
-pub(crate) type EncryptedStream = TlsStream<TcpStream>;
+pub(crate) type EncryptedStream = TlsStream<Stream>;
 
 /// The configuration of a controller's end, with a certificate that is made for it.
 pub fn controller_config() -> Result<Arc<ServerConfig>, FleetError> {
@@ -87,7 +93,7 @@ pub(crate) async fn accept(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
 ) -> io::Result<(EncryptedStream, Digits)> {
-    let stream = acceptor.accept(stream).await?;
+    let stream = acceptor.accept(Box::new(stream) as Stream).await?;
     let binding = channel_binding(stream.get_ref().1).map_err(io::Error::other)?;
     Ok((stream.into(), binding))
 }
@@ -95,7 +101,7 @@ pub(crate) async fn accept(
 /// Does the handshake of a worker's end. There is no limit of time: the caller sets one.
 pub(crate) async fn connect(
     connector: &TlsConnector,
-    stream: TcpStream,
+    stream: Stream,
 ) -> io::Result<(EncryptedStream, Digits)> {
     let stream = connector.connect(controller_name(), stream).await?;
     let binding = channel_binding(stream.get_ref().1).map_err(io::Error::other)?;

@@ -365,15 +365,20 @@ pub enum FailureKind {
     Interrupted,
 }
 
-impl From<LoadError> for Reply {
-    fn from(error: LoadError) -> Reply {
-        let kind = match error.kind {
+impl From<ErrorKind> for FailureKind {
+    fn from(kind: ErrorKind) -> FailureKind {
+        match kind {
             ErrorKind::Usage => FailureKind::Usage,
             ErrorKind::Failed => FailureKind::Failed,
             ErrorKind::Limit => FailureKind::Limit,
             ErrorKind::Interrupted => FailureKind::Interrupted,
-        };
-        Reply::Failed { kind, message: error.message }
+        }
+    }
+}
+
+impl From<LoadError> for Reply {
+    fn from(error: LoadError) -> Reply {
+        Reply::Failed { kind: error.kind.into(), message: error.message }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::host_seconds::HostSeconds;
 use crate::identity::WorkerId;
 use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
+use crate::outside::Outside;
 use crate::process::{given_host_ip, is_orphan};
 use crate::tls::EncryptedStream;
 use crate::token::check_token;
@@ -54,7 +55,10 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
             _ = interrupted.recv() => return Err(FleetError::interrupted()),
         };
         tell(&format!("joined {} as {id}", options.join));
-        let load = LoadThread::start(given_host_ip().unwrap_or(ip))
+        let outside = options.inside.as_ref().map(Outside::connect).transpose().map_err(|e| {
+            FleetError::failed(format!("worker {id} does not reach the keeper of its virtual machine: {e}"))
+        })?;
+        let load = LoadThread::start(given_host_ip().unwrap_or(ip), outside)
             .map_err(|e| FleetError::failed(format!("worker {id} cannot start its thread: {e}")))?;
         let mut session = Session::new(options.join, id, writer, load);
         let result = session.obey(reader, &mut interrupted).await;

@@ -33,6 +33,22 @@ pub struct Inventory {
     pub memory: Option<u64>,
     /// What is below each target, in their order.
     pub disks: Vec<DiskInventory>,
+    /// What is known of it as a virtual machine that was started for this fleet; missing if it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineFacts>,
+}
+
+/// A virtual machine that was started to be a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MachineFacts {
+    /// What runs its instructions, such as `KVM` or `TCG` (software).
+    pub acceleration: String,
+    /// From the start of the machine until its worker was ready, nanoseconds.
+    pub start_to_worker_ns: u64,
+    /// From the start of the machine until its first I/O, without the time that the worker waited for an order, nanoseconds; `null`:
+    /// there was none yet.
+    pub start_to_first_io_ns: Option<u64>,
 }
 
 /// What is below a target.
@@ -89,6 +105,7 @@ impl Inventory {
             governor: line(root.join("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
             memory: memory.and_then(|kib| kib.trim().parse::<u64>().ok()).map(|kib| kib * 1024),
             disks: targets.iter().map(|target| DiskInventory::collect(target, &layers)).collect(),
+            machine: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use loadline_base::device_model::DeviceModel;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::NodeSpec;
+use loadline_fleet::{Machine, NodeSpec};
 use loadline_load::{Engine, StopIf, Target};
 use loadline_target::{ExternalSpec, Fault, FaultKind};
 use schemars::JsonSchema;
@@ -429,6 +429,9 @@ pub struct FleetSection {
     /// Worker processes on each node.
     #[schemars(range(min = 1, max = 1024))]
     pub workers_per_node: u32,
+    /// Each worker is a virtual machine like this one (`machine = {}`: 1 CPU, 128MiB). Absent: a process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// Disks of each worker. Each disk gets the profile's threads.
     #[schemars(range(min = 1, max = 256))]
     pub disks_per_worker: u32,
@@ -474,6 +477,7 @@ impl Default for FleetSection {
             group: None,
             disks: Vec::new(),
             workers_per_node: 1,
+            machine: None,
             disks_per_worker: 1,
             disk_size: None,
             when_node_is_gone: WhenNodeIsGone::Move,

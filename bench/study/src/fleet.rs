@@ -36,6 +36,7 @@ impl ResolvedFleet {
             nodes: section.nodes,
             node: section.node.clone(),
             workers_per_node: section.workers_per_node,
+            machine: section.machine.clone(),
             join: section.join,
             wait: section.wait,
             listen: section.listen,

@@ -65,7 +65,8 @@ pub(crate) fn run(args: Args) -> Exit {
         Err(why) => return print_error(Exit::Usage, &why),
     };
     let mut log = |text: &str| tracing::info!("{text}");
-    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child }, &mut log) {
+    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child, inside: None }, &mut log)
+    {
         Ok(()) => Exit::Done,
         Err(error) => print_error(error.kind.into(), &error.message),
     }

@@ -32,6 +32,11 @@ impl FleetKind for JoiningWorkers {
                 "[fleet] says both nodes and join: workers are either started here, or join",
             ));
         }
+        if options.machine.is_some() {
+            return Err(FleetError::usage(
+                "[fleet] says both machine and join: workers that join are started elsewhere, as what they are",
+            ));
+        }
         if options.wait == Some(TimeSpan::ZERO) {
             return Err(FleetError::usage(
                 "[fleet] wait = \"0s\": no worker can join within 0 s; give a time such as \"5m\"",

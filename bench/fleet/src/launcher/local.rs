@@ -46,7 +46,7 @@ impl FleetKind for LocalProcesses {
                 "[fleet] says listen or wait without join: say how many workers join",
             ));
         }
-        let nodes = if options.node.is_empty() {
+        let mut nodes: Vec<NodeSpec> = if options.node.is_empty() {
             let count = options.nodes.unwrap_or(1);
             let width = count.to_string().len();
             let named = |n: u32| NodeSpec::named(format!("node-{n:0width$}"));
@@ -54,6 +54,9 @@ impl FleetKind for LocalProcesses {
         } else {
             options.node.clone()
         };
+        for node in &mut nodes {
+            node.machine = node.machine.take().or_else(|| options.machine.clone());
+        }
         Ok(Some(LocalProcesses { nodes, workers_per_node: options.workers_per_node }))
     }
 
@@ -74,11 +77,11 @@ impl FleetKind for LocalProcesses {
             1 => format!("1 {what}"),
             more => format!("{more} {what}s"),
         };
-        format!(
-            "{} × {}",
-            counted(self.nodes.len(), "node"),
-            counted(self.workers_per_node as usize, "worker")
-        )
+        let what = match self.nodes.iter().any(|node| node.machine.is_some()) {
+            true => "virtual machine",
+            false => "worker",
+        };
+        format!("{} × {}", counted(self.nodes.len(), "node"), counted(self.workers_per_node as usize, what))
     }
 
     fn runs_here(&self) -> bool {

@@ -86,6 +86,11 @@ impl FleetKind for SshHosts {
         if options.wait.is_some() {
             return Err(FleetError::usage("[fleet] says wait without join: workers on hosts are started"));
         }
+        if options.machine.is_some() || options.node.iter().any(|node| node.machine.is_some()) {
+            return Err(FleetError::usage(
+                "[fleet] says machine, and its nodes are hosts (ssh): virtual machines are started on this machine only",
+            ));
+        }
         Ok(Some(SshHosts {
             nodes: options.node.clone(),
             workers_per_node: options.workers_per_node,

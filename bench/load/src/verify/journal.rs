@@ -236,8 +236,7 @@ impl Journal {
             return None;
         }
         // SAFETY: a new mapping of a part of the file that is there; no journal is ever shortened.
-        let map =
-            unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.ok()?;
+        let map = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }.ok()?;
         let words = map.cast::<AtomicU64>();
         // SAFETY: both words lie in the mapping, which is aligned to a page and ends below.
         let [magic, unit] = [0, 2].map(|word| unsafe { words.add(word).as_ref() }.load(Ordering::Acquire));

@@ -20,8 +20,8 @@
 mod journal;
 mod tag;
 
-pub use journal::{share_journal, temporary_journal};
 pub(crate) use journal::{Journal, Refused, Reported};
+pub use journal::{share_journal, temporary_journal};
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
