@@ -51,6 +51,7 @@ const TICK: Duration = Duration::from_millis(50);
     loadline run studies/files.toml\n  \
     loadline run --resume runs/files-20260131-120000\n  \
     loadline run study.toml --console           with a page that shows the run while it runs\n  \
+    loadline run studies/quick.toml --fleet vm  each worker is a virtual machine\n  \
     loadline run study.toml --baseline main     compare with the pinned result, and keep this run\n  \
     loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
@@ -74,6 +75,10 @@ pub(crate) struct Args {
     /// Continue the run in this folder: complete steps are kept, and all other steps are measured again.
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
+    /// What each worker is, whatever the study says: a process, or a virtual machine of 1 CPU and 128MiB (or as large as
+    /// machine in the study's [fleet] says). A run that is continued keeps it.
+    #[arg(long, value_name = "KIND", value_enum, conflicts_with = "resume")]
+    fleet: Option<WorkerKind>,
     /// Keep the files, and the volumes in a cluster, that the run made after the run is finished.
     #[arg(long)]
     keep: bool,
@@ -101,12 +106,38 @@ pub(crate) struct Args {
     gate: GateArgs,
 }
 
+/// What a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum WorkerKind {
+    /// A process.
+    Process,
+    /// A virtual machine.
+    Vm,
+}
+
+impl WorkerKind {
+    /// Changes the fleet of a study: its workers are of this kind.
+    fn apply(self, study: &mut Study) {
+        let fleet = &mut study.fleet;
+        match self {
+            WorkerKind::Vm => {
+                fleet.machine.get_or_insert_default();
+            }
+            WorkerKind::Process => {
+                fleet.machine = None;
+                fleet.node.iter_mut().for_each(|node| node.machine = None);
+            }
+        }
+    }
+}
+
 impl Args {
     /// To run a study that is built in.
     pub(crate) fn of_text(text: &'static str, out: Option<PathBuf>, plan: bool, json: bool) -> Args {
         let (study, resume, token, text) = (None, None, None, Some(text));
         let token_file = TokenFile::default();
         let (keep, destroy_data, run_commands) = (false, false, false);
+        let fleet = None;
         let (gate, console) = (GateArgs::default(), WithConsole::NONE);
         Args {
             study,
@@ -114,6 +145,7 @@ impl Args {
             plan,
             out,
             resume,
+            fleet,
             keep,
             destroy_data,
             run_commands,
@@ -184,7 +216,7 @@ fn begun(
     stop: &Arc<AtomicBool>,
 ) -> Result<Option<OwnedFolder>, StudyError> {
     let built_in = PathBuf::from("quick.toml");
-    let (path, (study, text)) = match (&args.study, args.text) {
+    let (path, (mut study, text)) = match (&args.study, args.text) {
         (Some(path), _) => (path, read::read(path)?),
         (None, Some(text)) => (&built_in, (read::parse("the built-in study", text)?, text.to_string())),
         (None, None) => {
@@ -193,6 +225,9 @@ fn begun(
     };
     let named =
         |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
+    if let Some(kind) = args.fleet {
+        kind.apply(&mut study);
+    }
     let plan = Plan::of(&study).map_err(named)?;
     gate.map_or(Ok(()), |gate| gate.check_study(&study, &plan))?;
     let absolute =
@@ -281,8 +316,9 @@ fn may_run_commands(args: &Args, study: &Study) -> Result<(), StudyError> {
 /// A study named beside `--resume` must be the one that the run began with.
 fn same_study(args: &Args, run: &RunFolder) -> Result<(), StudyError> {
     let Some(path) = &args.study else { return Ok(()) };
-    let (study, _) = read::read(path)?;
-    if study == run.manifest.study {
+    let (study, text) = read::read(path)?;
+    // With --fleet the run's study differs from its file.
+    if study == run.manifest.study || text == run.manifest.study_text {
         return Ok(());
     }
     Err(StudyError::usage(format!(
