@@ -1,7 +1,41 @@
 //! Virtual machines as workers of a fleet: a kernel, an image of one program, and disks.
+//!
+//! A machine needs no image that is downloaded, and leaves nothing behind: QEMU dies with its keeper, and talks to it by sockets that
+//! are in no folder.
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | [`machine`] | how large a machine is |
+//! | [`kernel`], `modules` | what it boots |
+//! | `cpio`, [`image`] | its first file system: one program |
+//! | [`qemu`], [`qmp`] | QEMU as a process, and orders to it |
+//! | [`attach`] | disks that come and go while the machine runs |
+//! | [`control`] | what a machine and its keeper say to each other |
+//! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
+//! | [`probe`] | whether the processor runs machines, found by booting one |
+//! | [`turns`] | so many machines boot at once as there are processors |
+//! | [`room`] | how many machines the host has memory for |
 
+pub mod attach;
+pub mod control;
+mod cpio;
 pub mod error;
+pub mod image;
+pub mod keeper;
+pub mod kernel;
 pub mod machine;
+mod modules;
+pub mod probe;
+pub mod qemu;
+pub mod qmp;
+pub mod room;
+pub mod turns;
 
+pub use attach::{Devices, MachineDisk, NbdServer};
 pub use error::{ErrorKind, GuestError};
+pub use image::{Contents, Image};
+pub use keeper::Keeper;
+pub use kernel::Kernel;
 pub use machine::Machine;
+pub use probe::probe;
+pub use qemu::{Acceleration, Qemu};

@@ -1,0 +1,223 @@
+//! The keeper of a running machine: it waits until the machine has booted, relays its worker's connection, and answers its questions.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::attach::Devices;
+use crate::control::{self, Ended, Frame, ToKeeper, ToMachine};
+use crate::error::GuestError;
+use crate::image::Image;
+use crate::machine::Machine;
+use crate::qemu::{Acceleration, Process, Qemu};
+use crate::qmp::Qmp;
+
+/// How long QEMU may take to be dead once its connection has ended, so that its death is named.
+const DEATH_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes of a connection in one frame.
+const PIECE: usize = 64 << 10;
+/// Questions of a worker that wait: it asks one at a time.
+const QUESTIONS: usize = 4;
+/// Random bytes for a machine.
+const SEED: usize = 64;
+
+/// A machine that was started. Dropping it kills it; nothing of it stays.
+#[derive(Debug)]
+pub struct Keeper {
+    process: Process,
+    devices: Option<Devices>,
+    started: Instant,
+}
+
+/// Our end of the machine's serial port, for several threads.
+type Out = Arc<Mutex<UnixStream>>;
+
+impl Keeper {
+    /// Starts a machine. It dies with the calling thread.
+    pub fn start(
+        qemu: &Qemu,
+        machine: &Machine,
+        image: &Image,
+        acceleration: Acceleration,
+    ) -> Result<Keeper, GuestError> {
+        let started = Instant::now();
+        let process = Process::start(qemu, machine, image, acceleration, false)?;
+        let mut keeper = Keeper { process, devices: None, started };
+        let orders = keeper.process.orders.try_clone();
+        let orders = orders.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
+        match Qmp::begin(orders) {
+            Ok(qmp) => keeper.devices = Some(Devices::new(qmp, machine.clone())),
+            Err(error) => return Err(keeper.died(&error.to_string())),
+        }
+        Ok(keeper)
+    }
+
+    /// Waits until the machine has booted, and returns how long after its start that was.
+    pub fn booted(&mut self, limit: Duration) -> Result<Duration, GuestError> {
+        let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
+        self.process.control.set_read_timeout(Some(limit)).map_err(failed)?;
+        match control::read::<ToKeeper>(&mut &self.process.control) {
+            Ok(Some(Frame::Message(ToKeeper::Hello))) => {}
+            Ok(None) => return Err(self.died("it ended while it booted")),
+            Ok(Some(other)) => {
+                return Err(GuestError::failed(format!(
+                    "the virtual machine began with {other:?}, and not with hello"
+                )));
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let words = self.process.last_words();
+                return Err(GuestError::failed(format!(
+                    "the virtual machine did not report within {limit:?} of its start{}",
+                    if words.is_empty() {
+                        String::new()
+                    } else {
+                        format!("; its console's last lines: {words}")
+                    }
+                )));
+            }
+            Err(e) => return Err(self.died(&e.to_string())),
+        }
+        self.process.control.set_read_timeout(None).map_err(failed)?;
+        Ok(self.started.elapsed())
+    }
+
+    /// Has the worker started, relays its connections to where `dial` leads, and has its questions answered by `answer`, until the
+    /// worker has ended. `answer` is called by one thread, one question at a time.
+    pub fn run(
+        mut self,
+        worker: Value,
+        dial: impl Fn() -> io::Result<TcpStream>,
+        answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
+    ) -> Result<Ended, GuestError> {
+        let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
+        let out: Out = Arc::new(Mutex::new(self.process.control.try_clone().map_err(failed)?));
+        let mut seed = vec![0; SEED];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut seed))
+            .map_err(failed)?;
+        let since_start_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let devices = self.devices.take();
+        let devices = devices.ok_or_else(|| GuestError::failed("a virtual machine runs once"))?;
+        let questions = answer_questions(out.clone(), devices, answer).map_err(failed)?;
+        let said = say(&out, &ToMachine::Start { worker, since_start_ns, seed });
+        let mut connection: Option<(u32, TcpStream)> = None;
+        let ended =
+            said.and_then(|()| relay(&mut &self.process.control, &out, &dial, &questions, &mut connection));
+        // A worker that is gone has no connection.
+        if let Some((_, stream)) = connection {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        match ended {
+            Ok(Some(ended)) => Ok(ended),
+            Ok(None) => Err(self.died("its connection ended")),
+            Err(e) => Err(self.died(&e.to_string())),
+        }
+    }
+
+    /// The process id of QEMU.
+    pub fn process(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// The error of a machine that is no more, or makes no sense.
+    fn died(&mut self, why: &str) -> GuestError {
+        let limit = Instant::now() + DEATH_LIMIT;
+        let status = loop {
+            match self.process.child.try_wait() {
+                Ok(Some(status)) => break format!("QEMU has ended ({status})"),
+                Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
+                _ => break format!("QEMU still runs, and is killed ({why})"),
+            }
+        };
+        let words = self.process.last_words();
+        let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
+        GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
+    }
+}
+
+fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
+    control::say(&mut *out.lock().unwrap_or_else(PoisonError::into_inner), message)
+}
+
+/// Reads what the machine says until its worker has ended, or the machine.
+fn relay(
+    from: &mut impl Read,
+    out: &Out,
+    dial: &impl Fn() -> io::Result<TcpStream>,
+    questions: &mpsc::SyncSender<Value>,
+    connection: &mut Option<(u32, TcpStream)>,
+) -> io::Result<Option<Ended>> {
+    loop {
+        match control::read(from)? {
+            None => return Ok(None),
+            Some(Frame::Message(ToKeeper::Ended(ended))) => return Ok(Some(ended)),
+            Some(Frame::Message(ToKeeper::Hello)) => {}
+            Some(Frame::Message(ToKeeper::Dial(number))) => match connected(number, out, dial) {
+                Ok(stream) => *connection = Some((number, stream)),
+                Err(_) => say(out, &ToMachine::HungUp(number))?,
+            },
+            Some(Frame::Message(ToKeeper::HungUp(number))) => {
+                if let Some((_, stream)) = connection.take_if(|(open, _)| *open == number) {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            }
+            Some(Frame::Message(ToKeeper::Ask(question))) => questions
+                .try_send(question)
+                .map_err(|_| io::Error::other("the virtual machine asks more than one question at a time"))?,
+            Some(Frame::Data(number, bytes)) => {
+                let Some((_, stream)) = connection.as_mut().filter(|(open, _)| *open == number) else {
+                    continue;
+                };
+                if stream.write_all(&bytes).is_err() {
+                    *connection = None;
+                    say(out, &ToMachine::HungUp(number))?;
+                }
+            }
+        }
+    }
+}
+
+/// A connection to the controller, whose bytes a thread passes on to the machine.
+fn connected(number: u32, out: &Out, dial: &impl Fn() -> io::Result<TcpStream>) -> io::Result<TcpStream> {
+    let stream = dial()?;
+    stream.set_nodelay(true)?;
+    let mut from = stream.try_clone()?;
+    let out = Arc::clone(out);
+    let pump = move || {
+        let mut bytes = vec![0; PIECE];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+            if control::pass(&mut *out, number, &bytes[..read]).is_err() {
+                return;
+            }
+        }
+        // If the machine is gone, its reader says so.
+        let _ = say(&out, &ToMachine::HungUp(number));
+    };
+    thread::Builder::new().name("relay".into()).spawn(pump)?;
+    Ok(stream)
+}
+
+/// A thread that answers the worker's questions: one may take long, and its connection must not wait meanwhile.
+fn answer_questions(
+    out: Out,
+    mut devices: Devices,
+    mut answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
+) -> io::Result<mpsc::SyncSender<Value>> {
+    let (questions, asked) = mpsc::sync_channel::<Value>(QUESTIONS);
+    let work = move || {
+        while let Ok(question) = asked.recv() {
+            let answer = answer(question, &mut devices);
+            if say(&out, &ToMachine::Answer(answer)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("questions".into()).spawn(work)?;
+    Ok(questions)
+}

@@ -1,0 +1,48 @@
+//! Whether this host runs machines by its processor: a device file that opens says little, so a machine is booted once.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::GuestError;
+use crate::image::Image;
+use crate::keeper::Keeper;
+use crate::machine::Machine;
+use crate::qemu::{Acceleration, Qemu};
+
+/// How long a machine may take that the processor runs. One boots in half a second.
+const LIMIT: Duration = Duration::from_secs(10);
+const KVM: &str = "/dev/kvm";
+
+/// What machines of this host are run by. The first process that asks after the host has booted tries it, and the folder `cache` keeps
+/// what it found.
+pub fn probe(qemu: &Qemu, image: &Image, cache: &Path) -> Result<Acceleration, GuestError> {
+    if File::options().read(true).write(true).open(KVM).is_err() {
+        return Ok(Acceleration::Software);
+    }
+    let failed = |e: std::io::Error| {
+        GuestError::usage(format!("what was found of {KVM} cannot be kept in {}: {e}", cache.display()))
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let path = cache.join("acceleration");
+    fs::create_dir_all(cache).map_err(failed)?;
+    let file =
+        File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| failed(e.into()))?;
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    let key = format!("{} QEMU {}.{}\n", boot.trim(), qemu.version.0, qemu.version.1);
+    if let Some(found) = kept.strip_prefix(&key) {
+        return Ok(if found == "hardware" { Acceleration::Hardware } else { Acceleration::Software });
+    }
+    let booted = Keeper::start(qemu, &Machine::default(), image, Acceleration::Hardware)
+        .and_then(|mut keeper| keeper.booted(LIMIT));
+    let (found, word) = match booted {
+        Ok(_) => (Acceleration::Hardware, "hardware"),
+        Err(_) => (Acceleration::Software, "software"),
+    };
+    fs::write(&path, format!("{key}{word}")).map_err(failed)?;
+    drop(file);
+    Ok(found)
+}
