@@ -18,6 +18,7 @@
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
+//! | `outside`, [`machine`] | a worker in a virtual machine, and its keeper outside |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`network_path`] | the network between two workers, measured bare |
 //! | [`stop`] | waiting that ends on a request to stop |
@@ -46,6 +47,7 @@ pub mod launcher;
 mod lifecycle;
 mod live;
 mod load_thread;
+pub mod machine;
 pub mod mid_step;
 pub mod network;
 pub mod network_path;
@@ -77,6 +79,7 @@ pub use launcher::{
     LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent, ssh_shell,
 };
 pub use loadline_guest::Machine;
+pub use machine::run_worker_in_machine;
 pub use mid_step::{MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;

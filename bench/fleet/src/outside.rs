@@ -88,8 +88,10 @@ pub struct Inside {
     pub controller: PathBuf,
     /// The socket that leads to the keeper.
     pub keeper: PathBuf,
-    /// When the machine was started, on its own monotonic clock as if that had run before.
-    pub started: Nanos,
+    /// When the keeper's message about the worker arrived, on the machine's monotonic clock, nanoseconds.
+    pub told_at: Nanos,
+    /// How long before that the machine was started, nanoseconds.
+    pub since_start: Nanos,
     /// What runs the machine's instructions, in words.
     pub acceleration: String,
 }
@@ -120,7 +122,7 @@ impl Outside {
         stream.set_write_timeout(Some(ANSWER_LIMIT))?;
         let facts = MachineFacts {
             acceleration: inside.acceleration.clone(),
-            start_to_worker_ns: Nanos::now().since(inside.started).0,
+            start_to_worker_ns: inside.since_start.0.saturating_add(Nanos::now().since(inside.told_at).0),
             start_to_first_io_ns: None,
         };
         Ok(Outside { stream: BufReader::new(stream), attached: Vec::new(), facts })

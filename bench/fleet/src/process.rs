@@ -100,6 +100,9 @@ impl Launch {
             // Ctrl-C on the terminal is for the controller, which orders the workers to stop.
             .process_group(0)
             .kill_on_drop(true);
+        if let Some(machine) = &self.node.machine {
+            command.arg("--machine").arg(serde_json::to_string(machine).expect("a machine is JSON"));
+        }
         for group in &self.cgroups {
             command.arg("--cgroup").arg(group);
         }

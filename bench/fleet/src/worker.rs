@@ -71,7 +71,7 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
 }
 
 /// Takes on the limits of the worker's node, before there is anything that they would not reach.
-fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
+pub(crate) fn confine(options: &WorkerOptions) -> Result<(), FleetError> {
     // A child inherits what its controller's threads have blocked, and Ctrl-C is often among it.
     SigSet::all()
         .thread_unblock()

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Memory that can be had, bytes, and whose limit that is.
-pub(crate) fn available() -> (u64, &'static str) {
+pub fn available() -> (u64, &'static str) {
     available_in(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use loadline_fleet::{LossReason, StepOutcome, WorkerId, WorkerInfo};
+use loadline_fleet::{FleetKind, LossReason, Placement, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::error::ErrorKind;
 use loadline_load::host::Inventory;
@@ -176,10 +176,12 @@ impl<W: Workers> Runner<'_, W> {
     /// The workers of the run are those that it began with: files and journals are theirs.
     fn adopt(&mut self) -> Result<(), StudyError> {
         let found = in_order(self.workers.workers());
+        let placement = self.owned.folder.plan.fleet.placement.clone();
         let manifest = &mut self.owned.folder.manifest;
         if manifest.workers.is_empty() {
             manifest.workers = found;
-            if manifest.study.run.verify && manifest.workers.iter().any(|worker| !is_here(worker)) {
+            if manifest.study.run.verify && manifest.workers.iter().any(|worker| !is_here(&placement, worker))
+            {
                 return Err(StudyError::usage(
                     "[run] verify: journals are kept in the run's folder, so every worker must be on this machine; \
                      say verify = false, or start the workers here",
@@ -245,10 +247,14 @@ impl<W: Workers> Runner<'_, W> {
     /// Which files must be made, by their place in the manifest: those that were never made, or are gone.
     fn lacking_files(&mut self) -> Result<Vec<usize>, StudyError> {
         let folder = &self.owned.folder;
+        let placement = &folder.plan.fleet.placement;
         let mut lacking = Vec::new();
         for (index, file) in folder.manifest.files.iter().enumerate() {
-            let here =
-                folder.manifest.workers.iter().any(|worker| worker.id == file.worker && is_here(worker));
+            let here = folder
+                .manifest
+                .workers
+                .iter()
+                .any(|worker| worker.id == file.worker && is_here(placement, worker));
             let metadata = fs::symlink_metadata(&file.path).ok();
             // A file system gives an inode's number away again, and not all know when a file was made: another may
             // carry it, hardly of the same size.
@@ -529,8 +535,9 @@ impl<W: Workers> Runner<'_, W> {
 }
 
 /// Whether a worker is on this machine.
-fn is_here(worker: &WorkerInfo) -> bool {
-    nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy() == worker.host)
+fn is_here(placement: &Placement, worker: &WorkerInfo) -> bool {
+    placement.runs_here()
+        || nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy() == worker.host)
 }
 
 /// A step that ends early has no result, and what it found of the storage must not be lost with it: a block that is

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use loadline_fleet::cpus::CpuList;
-use loadline_fleet::{WorkerOptions, run_worker};
+use loadline_fleet::{Machine, WorkerOptions, run_worker, run_worker_in_machine};
 
 use crate::output::print_error;
 use crate::process::exit::Exit;
@@ -47,12 +47,19 @@ pub(crate) struct Args {
     /// Started by the controller itself: print errors only, and die with it.
     #[arg(long, hide = true)]
     child: bool,
+    /// Run in a virtual machine of this size; given by the controller to its own processes.
+    #[arg(long, hide = true, value_name = "JSON", value_parser = machine)]
+    machine: Option<Machine>,
     #[command(flatten)]
     log: LogArgs,
 }
 
+fn machine(text: &str) -> Result<Machine, String> {
+    serde_json::from_str(text).map_err(|e| format!("no virtual machine: {e}"))
+}
+
 pub(crate) fn run(args: Args) -> Exit {
-    let Args { join, token, token_file, name, node, cpus, cgroup: cgroups, child, log } = args;
+    let Args { join, token, token_file, name, node, cpus, cgroup: cgroups, child, machine, log } = args;
     if !child {
         log.begin();
     }
@@ -65,8 +72,12 @@ pub(crate) fn run(args: Args) -> Exit {
         Err(why) => return print_error(Exit::Usage, &why),
     };
     let mut log = |text: &str| tracing::info!("{text}");
-    match run_worker(WorkerOptions { join, token, name, node, cpus, cgroups, child, inside: None }, &mut log)
-    {
+    let options = WorkerOptions { join, token, name, node, cpus, cgroups, child, inside: None };
+    let result = match machine {
+        Some(machine) => run_worker_in_machine(options, &machine, &mut log),
+        None => run_worker(options, &mut log),
+    };
+    match result {
         Ok(()) => Exit::Done,
         Err(error) => print_error(error.kind.into(), &error.message),
     }

@@ -143,6 +143,7 @@ pub fn options(join: String, name: &str) -> WorkerOptions {
         cpus: None,
         cgroups: Vec::new(),
         child: false,
+        inside: None,
     }
 }
 

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds the first process of virtual machines, static, and puts it as guest-init into a folder: beside the program `loadline`, which
+# looks for it there.
+#
+#   app/guest-init/build.sh TARGET FOLDER       TARGET: the folder of cargo's results
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+target=$1 folder=$2
+triple=$(rustc -vV | sed -n 's/^host: //p')
+# By --config, so that the flags are of this target only and nothing else is built anew.
+cargo build --locked --quiet --target-dir "$target" --profile first-process --target "$triple" -p loadline-guest-init \
+    --config "target.$triple.rustflags = ['-C', 'target-feature=+crt-static']"
+mkdir -p "$folder"
+cmp -s "$target/$triple/first-process/guest-init" "$folder/guest-init" ||
+    install "$target/$triple/first-process/guest-init" "$folder/guest-init"

@@ -1,0 +1,251 @@
+//! The keeper of a worker that is a virtual machine: a process on the host that starts the machine, attaches the worker's disks when the
+//! worker asks for them, and ends with the worker.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::File;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use loadline_guest::{
+    Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, NbdServer, Qemu, probe, room,
+    turns,
+};
+use loadline_load::nbd::uri::Server;
+use loadline_load::{Disk, Lent, LoadError, Target, lend, memory, share_journal};
+use nix::fcntl::Flock;
+use nix::sys::stat::{SFlag, fstat};
+use serde_json::{Value, json};
+
+use crate::error::{ErrorKind, FleetError};
+use crate::join::WorkerOptions;
+use crate::load_thread::{make_files, remove_files};
+use crate::node::NodeSpec;
+use crate::outside::{Answer, Request};
+use crate::token::check_token;
+use crate::worker::confine;
+
+/// The program of a machine's first process, beside `loadline` or where this variable says.
+const INIT: &str = "guest-init";
+const INIT_VARIABLE: &str = "LOADLINE_GUEST_INIT";
+/// Where packages put it.
+const INIT_FOLDER: &str = "/usr/lib/loadline";
+/// How long a machine may take from its start to its report. Software takes some seconds, beside builds ten times that.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How long a machine may wait until others have booted.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+/// How long the controller may take to answer a connection.
+const DIAL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What every machine of this host is started from.
+#[derive(Debug, Clone)]
+pub struct GuestFiles {
+    /// QEMU.
+    pub qemu: Qemu,
+    /// The kernel and the first file system of a worker.
+    pub image: Image,
+    /// The folder of what is kept for further machines.
+    pub cache: PathBuf,
+}
+
+impl GuestFiles {
+    /// Finds QEMU, a kernel and the first program, and makes the image, or finds one that was made.
+    pub fn find() -> Result<GuestFiles, FleetError> {
+        let (qemu, kernel, cache) = (Qemu::find()?, Kernel::find()?, cache_folder()?);
+        let image = Image::build(&kernel, &first_program()?, Contents::Worker, &cache)?;
+        Ok(GuestFiles { qemu, image, cache })
+    }
+}
+
+/// The folder in which images are kept: of the user's cache.
+pub fn cache_folder() -> Result<PathBuf, FleetError> {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    cache.map(|cache| cache.join("loadline/guests")).ok_or_else(|| {
+        FleetError::usage(
+            "the images of virtual machines have no place: set XDG_CACHE_HOME or HOME to a folder of yours",
+        )
+    })
+}
+
+/// The program of a machine's first process.
+pub fn first_program() -> Result<PathBuf, FleetError> {
+    if let Some(path) = env::var_os(INIT_VARIABLE) {
+        return Ok(path.into());
+    }
+    let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.join(INIT)));
+    let places = [beside, Some(Path::new(INIT_FOLDER).join(INIT))];
+    places.iter().flatten().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let names: Vec<String> = places.iter().flatten().map(|path| path.display().to_string()).collect();
+        FleetError::usage(format!(
+            "the first program of virtual machines, {INIT}, is not there: {}. It comes with loadline's package, or by ./dev build; \
+             {INIT_VARIABLE} names another place",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Refuses nodes whose machines do not fit into this host's memory, so many on each, and says how many would.
+pub(crate) fn check_room(nodes: &[NodeSpec], workers_per_node: u32) -> Result<(), FleetError> {
+    let machines: Vec<&Machine> = nodes.iter().filter_map(|node| node.machine.as_ref()).collect();
+    let Some(largest) = machines.iter().map(|machine| machine.memory).max() else { return Ok(()) };
+    let count = u32::try_from(machines.len()).unwrap_or(u32::MAX).saturating_mul(workers_per_node);
+    let (free, _) = memory::available();
+    Ok(room::check(count, largest, loadline_base::units::ByteSize(free))?)
+}
+
+/// Runs a worker in a virtual machine of this host, until the worker has ended. As [`run_worker`](crate::run_worker) otherwise: to be
+/// called by a process's first thread, before it starts any other.
+pub fn run_worker_in_machine(
+    options: WorkerOptions,
+    machine: &Machine,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(), FleetError> {
+    check_token(&options.token)?;
+    machine.check()?;
+    confine(&options)?;
+    let files = GuestFiles::find()?;
+    let acceleration = probe(&files.qemu, &files.image, &files.cache)?;
+    let keeper = {
+        let _turn = turns::wait(&files.cache, TURN_LIMIT)?;
+        let mut keeper = Keeper::start(&files.qemu, machine, &files.image, acceleration)?;
+        let took = keeper.booted(BOOT_LIMIT)?;
+        tell(&format!(
+            "the virtual machine has booted in {:.1} s ({})",
+            took.as_secs_f64(),
+            acceleration.name()
+        ));
+        keeper
+    };
+    let name = options.name.clone().unwrap_or_else(|| format!("machine-{}", keeper.process()));
+    let worker = json!({
+        "join": options.join,
+        "token": options.token,
+        "node": options.node.clone().unwrap_or_else(|| name.clone()),
+        "name": name,
+        "acceleration": acceleration.name(),
+    });
+    let mut lender = Lender::default();
+    let answer = move |question: Value, devices: &mut Devices| lender.answer(question, devices);
+    let ended = keeper.run(worker, || dial(&options.join), answer)?;
+    let words = ended.words.trim().trim_start_matches("loadline: ").to_string();
+    match (ended.code, ended.signal) {
+        (Some(0), _) => Ok(()),
+        (Some(2), _) => Err(FleetError::usage(words)),
+        (Some(130), _) => Err(FleetError::interrupted()),
+        (Some(_), _) if !words.is_empty() => Err(FleetError::failed(words)),
+        (code, signal) => Err(FleetError::failed(format!(
+            "the worker in the virtual machine ended (exit code {code:?}, signal {signal:?}); its last words: {words}"
+        ))),
+    }
+}
+
+fn dial(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, DIAL_LIMIT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// What is lent to the machine, by its address there: locked until it is taken away.
+#[derive(Default)]
+struct Lender {
+    disks: BTreeMap<String, Lent>,
+    journals: BTreeMap<String, Flock<File>>,
+}
+
+impl Lender {
+    /// Carries out what the worker asks for.
+    fn answer(&mut self, question: Value, devices: &mut Devices) -> Value {
+        let answer = match serde_json::from_value(question) {
+            Ok(request) => self.carry_out(request, devices).unwrap_or_else(Answer::refused),
+            Err(e) => Answer::refused(LoadError::failed(format!("the worker asks for what is unknown: {e}"))),
+        };
+        serde_json::to_value(answer).expect("an answer is JSON")
+    }
+
+    fn carry_out(&mut self, request: Request, devices: &mut Devices) -> Result<Answer, LoadError> {
+        match request {
+            Request::MakeFiles(files) => make_files(&files).map(Answer::Made),
+            Request::RemoveFiles(files) => remove_files(&files).map(|()| Answer::Done),
+            Request::Attach(disk) => {
+                let lent = lend(&disk)?;
+                let address = devices.attach(&machine_disk(&disk, &lent)?, lent.writable).map_err(of_load)?;
+                self.disks.insert(address.clone(), lent);
+                Ok(Answer::Attached { address })
+            }
+            Request::Journal { path, unit, size } => {
+                let file = share_journal(&path, unit, size)?;
+                let length =
+                    file.metadata().map_err(|e| LoadError::failed(format!("{}: {e}", path.display())))?.len();
+                let address = devices.share(&path, length).map_err(of_load)?;
+                self.journals.insert(address.clone(), file);
+                Ok(Answer::Attached { address })
+            }
+            Request::Detach { address } => {
+                devices.detach(&address).map_err(of_load)?;
+                self.disks.remove(&address);
+                self.journals.remove(&address);
+                Ok(Answer::Done)
+            }
+        }
+    }
+}
+
+/// How QEMU reaches a disk.
+fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
+    Ok(match &disk.target {
+        Target::Path(path) => {
+            let (path, direct) = (path.clone(), lent.direct);
+            let kind = lent.file.as_ref().and_then(|file| fstat(file.as_fd()).ok());
+            let is_block = kind.is_some_and(|stat| {
+                SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFBLK
+            });
+            if is_block { MachineDisk::Block { path, direct } } else { MachineDisk::File { path, direct } }
+        }
+        Target::Nbd(uri) => {
+            let server = match &uri.server {
+                Server::Tcp(host, port) => NbdServer::Tcp(host.clone(), *port),
+                Server::Unix(path) => NbdServer::Unix(path.clone()),
+            };
+            MachineDisk::Nbd { server, export: uri.export.clone() }
+        }
+        Target::Vhost(socket) => MachineDisk::VhostUser(socket.clone()),
+        Target::Rbd(uri) => MachineDisk::Rbd {
+            pool: uri.pool.clone(),
+            namespace: uri.namespace.clone(),
+            image: uri.image.clone(),
+            user: uri.user.clone(),
+            conf: uri.conf.clone(),
+        },
+        Target::Null(_) => {
+            return Err(LoadError::failed(
+                "the null target is nowhere, and cannot be attached to a virtual machine",
+            ));
+        }
+    })
+}
+
+impl From<GuestError> for FleetError {
+    fn from(error: GuestError) -> FleetError {
+        FleetError { kind: kind_of(&error), message: error.message }
+    }
+}
+
+fn of_load(error: GuestError) -> LoadError {
+    LoadError { kind: kind_of(&error), message: error.message }
+}
+
+fn kind_of(error: &GuestError) -> ErrorKind {
+    match error.kind {
+        loadline_guest::ErrorKind::Usage => ErrorKind::Usage,
+        loadline_guest::ErrorKind::Failed => ErrorKind::Failed,
+    }
+}
