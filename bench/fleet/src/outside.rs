@@ -317,7 +317,8 @@ fn block_device(address: &str) -> Option<PathBuf> {
     };
     let driver = first(Path::new(DEVICES).join(address), "virtio")?;
     let device = Path::new("/dev").join(first(driver.join("block"), "")?.file_name()?);
-    device.exists().then_some(device)
+    // Its name is there before it can be opened, and before its size is known.
+    size_of(&device).is_ok_and(|size| size > 0).then_some(device)
 }
 
 fn size_of(device: &Path) -> Result<u64, LoadError> {

@@ -60,9 +60,8 @@ fn only_memory_is_mapped_that_can_be_replaced_when_it_goes_away() {
         let is = guest.try_tell(say::ADD_MEM_REG, &one_region(GUEST + all, bytes, USER + all, 0), &[file]);
         is.unwrap_err().to_string()
     };
-    let on_disk = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    on_disk.set_len(all).unwrap();
-    assert!(refused(on_disk.as_raw_fd(), 4096).contains("is no memory"));
+    let (pipe, _writer) = nix::unistd::pipe().unwrap();
+    assert!(refused(pipe.as_raw_fd(), 4096).contains("is no memory"));
     let huge = memfd_create("huge", MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB).unwrap();
     nix::unistd::ftruncate(&huge, 2 << 20).unwrap();
     assert!(refused(huge.as_raw_fd(), 4096).contains("whole huge pages"));
@@ -82,6 +81,26 @@ fn only_memory_is_mapped_that_can_be_replaced_when_it_goes_away() {
         }
     }
     assert!(last.unwrap_err().to_string().contains("again and again"));
+}
+
+#[test]
+fn memory_that_is_a_file_on_a_disk_is_left_out_and_a_request_with_data_in_it_fails_alone() {
+    let all = BYTES as u64;
+    let on_disk = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    on_disk.set_len(all).unwrap();
+    let mut guest = Guest::new(0);
+    let region = one_region(GUEST + all, all, USER + all, 0);
+    guest.try_tell(say::ADD_MEM_REG, &region, &[on_disk.as_raw_fd()]).unwrap();
+    guest.memory.header(HEADERS, IN, 0);
+    guest.memory.chain(TABLE, 0, &[(HEADERS, 16, false), (BYTES, 4096, true), (STATUS, 1, true)]);
+    guest.memory.offer(0);
+    assert_eq!(guest.take().unwrap().len(), 0, "nothing is asked of the disk");
+    assert_eq!(guest.memory.get(STATUS, 1), [1], "an I/O error");
+    // Others go on, and the file can be taken back.
+    request(&mut guest, 1, IN, 0, 4096);
+    assert_eq!(guest.take().unwrap().len(), 1);
+    guest.try_tell(say::REM_MEM_REG, &region, &[]).unwrap();
+    assert!(guest.try_tell(say::REM_MEM_REG, &region, &[]).is_err(), "it is not there any more");
 }
 
 #[test]

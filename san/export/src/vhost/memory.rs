@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use vm_memory::guest_memory::{GuestMemoryBackendSliceIterator, GuestMemorySliceIterator};
 use vm_memory::mmap::MmapRegion;
@@ -193,6 +193,9 @@ pub(super) struct Memory {
     mapped: Option<Rc<Mapped>>,
     /// What was mapped before, as long as requests refer to it.
     former: Vec<Weak<Mapped>>,
+    /// What is a file on a disk: a machine may have one as memory, and no disk is read into it. It is not mapped, since whoever touches
+    /// such a page waits for its disk. A request whose data lies there fails.
+    aside: Vec<Place>,
 }
 
 /// Why memory is not taken.
@@ -206,8 +209,12 @@ impl Memory {
 
     /// Adds a region. Nothing is changed if it cannot be.
     pub(super) fn add(&mut self, place: Place, file: File) -> Result<(), Reason> {
-        if self.regions.len() >= MOST_REGIONS {
+        if self.regions.len() + self.aside.len() >= MOST_REGIONS {
             return Err(format!("it shares more than {MOST_REGIONS} regions of memory"));
+        }
+        if is_on_disk(&file) {
+            self.aside.push(place);
+            return Ok(());
         }
         let mut regions = self.regions.clone();
         regions.push(Region::new(place, file)?);
@@ -219,17 +226,21 @@ impl Memory {
         if places.len() > MOST_REGIONS {
             return Err(format!("it shares more than {MOST_REGIONS} regions of memory"));
         }
-        let regions = places.into_iter().map(|(place, file)| Region::new(place, file));
-        self.become_these(regions.collect::<Result<_, _>>()?)
+        let (on_disk, memory): (Vec<_>, Vec<_>) = places.into_iter().partition(|(_, file)| is_on_disk(file));
+        let regions = memory.into_iter().map(|(place, file)| Region::new(place, file));
+        self.become_these(regions.collect::<Result<_, _>>()?)?;
+        self.aside = on_disk.into_iter().map(|(place, _)| place).collect();
+        Ok(())
     }
 
     /// Removes a region, wherever in its file it is.
     pub(super) fn remove(&mut self, place: Place) -> Result<(), Reason> {
-        let same = |region: &Region| {
-            let is = region.place;
-            (is.guest, is.user, is.bytes) == (place.guest, place.user, place.bytes)
-        };
-        let at = self.regions.iter().position(same);
+        let same = |is: Place| (is.guest, is.user, is.bytes) == (place.guest, place.user, place.bytes);
+        if let Some(at) = self.aside.iter().position(|aside| same(*aside)) {
+            self.aside.remove(at);
+            return Ok(());
+        }
+        let at = self.regions.iter().position(|region| same(region.place));
         let at = at.ok_or("it takes back memory that it did not share")?;
         let mut regions = self.regions.clone();
         regions.remove(at);
@@ -263,6 +274,13 @@ impl Memory {
         (self.regions, self.mapped) = (regions, mapped);
         Ok(())
     }
+}
+
+/// Whether it is a regular file, and not memory (memfd, /dev/shm, hugetlbfs).
+fn is_on_disk(file: &File) -> bool {
+    let regular = fstat(file)
+        .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG);
+    regular && fcntl(file, FcntlArg::F_GET_SEALS).is_err()
 }
 
 /// Whether a file may be mapped: it is memory (no other program is asked for its pages), as long as it is to be, and of whole
