@@ -12,6 +12,7 @@
 //! | [`curves`] | each load's sweeps as points of a chart |
 //! | [`answers`] | what growth, the storage's own counters and lost nodes mean, in sentences |
 //! | [`capacity`] | what was predicted, measured and published of each load, side by side |
+//! | [`machines`] | the virtual machines that were its workers: what ran them, how long each start took |
 //! | [`faults`] | what was done to the storage while it was measured, and what followed |
 //! | [`findings`] | what a reader should know, in sentences |
 //! | [`closed_loop`] | where a closed loop flatters the verdict |
@@ -43,6 +44,7 @@ pub mod fio;
 pub mod goals;
 pub mod json;
 pub mod kind;
+pub mod machines;
 pub mod markdown;
 pub mod names;
 pub mod orientation;

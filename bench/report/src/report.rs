@@ -23,6 +23,7 @@ use crate::conditions::{self, ConditionRow};
 use crate::curves::{self, Curve};
 use crate::faults::{self, FaultsRow};
 use crate::kind::StudyKind;
+use crate::machines::{self, MachineStart};
 use crate::names;
 use crate::orientation::Orientation;
 use crate::orientation::subject::{self, Storage};
@@ -86,6 +87,9 @@ pub struct Report {
     pub curves: Vec<Curve>,
     /// The network between the nodes, measured before the fleet; empty if the study asks for no ceilings.
     pub network: Vec<MeasuredLink>,
+    /// Each start of a virtual machine that the run started to be a worker; empty if its workers are processes.
+    #[serde(default)]
+    pub machines: Vec<MachineStart>,
     /// What the study's searches came to.
     pub searches: Vec<SearchResult>,
     /// How the study's criteria of success are met.
@@ -137,6 +141,7 @@ impl Report {
             sweeps: Vec::new(),
             curves: Vec::new(),
             network: manifest.network.clone().unwrap_or_default(),
+            machines: Vec::new(),
             searches: Vec::new(),
             criteria: Vec::new(),
             orientation: Orientation::default(),
@@ -158,6 +163,7 @@ impl Report {
                     candidates.add(&result);
                     memory.of_hosts(&result);
                     storage.of_hosts(&result);
+                    machines::add(&mut report.machines, &result);
                     if step.purpose != Purpose::Ceiling {
                         points.push(points::point(&result, Some(folder.plan.fleet.disks_per_worker)));
                     }
@@ -201,6 +207,7 @@ impl Report {
         report.verdict.beside.extend(answers::two_variables(&manifest.study));
         report.verdict.beside.extend(answers::one_machine(&manifest.study));
         report.verdict.beside.extend(answers::counted(&report.steps));
+        report.verdict.beside.extend(machines::sentence(&report.machines));
         report.verdict.carries.extend(faults::sentences(&report.faults));
         report.verdict.carries.extend(report.verified().map(|verified| integrity(&verified)));
         report.kind = StudyKind::of(&report.faults, &report.conditions, &report.curves);
