@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::WORKER;
 use crate::boot;
-use crate::worker::{CONTROLLER, KEEPER, SINCE_START, Told};
+use crate::worker::{CONTROLLER, KEEPER, TOLD_AT, Told};
 
 /// Bytes of a connection in one frame.
 const PIECE: usize = 64 << 10;
@@ -63,17 +63,21 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     thread::Builder::new().spawn(work).map(drop).map_err(|e| format!("a thread cannot be started: {e}"))
 }
 
-/// Starts the worker and waits until it has ended.
+/// Starts the worker and waits until it has ended. No thread can be started after it.
 fn worker_ended(told: &str) -> Result<Ended, String> {
     let failed = |e: std::io::Error| format!("the worker cannot be started: {e}");
-    let mut child = Command::new("/proc/self/exe")
+    let told_at = loadline_base::clock::Nanos::now().0 + boot::clock_ahead();
+    let mut command = Command::new("/proc/self/exe");
+    command
         .arg(WORKER)
-        .env(SINCE_START, loadline_base::clock::Nanos::now().0.to_string())
+        .env(TOLD_AT, told_at.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+        .stderr(Stdio::piped());
+    // SAFETY: it does nothing. With it the child is forked, and shares no memory with this process: only such a child may have
+    // another clock.
+    unsafe { command.pre_exec(|| Ok(())) };
+    let mut child = command.spawn().map_err(failed)?;
     child.stdin.take().expect("it is a pipe").write_all(told.as_bytes()).map_err(failed)?;
     let words = last_words(&mut child);
     let status = child.wait().map_err(failed)?;

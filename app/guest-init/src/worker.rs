@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 pub(crate) const CONTROLLER: &str = "/run/controller.sock";
 /// The socket that leads to the keeper.
 pub(crate) const KEEPER: &str = "/run/keeper.sock";
-/// The environment variable with the moment, on the machine's clock, at which the keeper's message arrived.
-pub(crate) const SINCE_START: &str = "LOADLINE_TOLD_AT";
+/// The environment variable with the moment, on the machine's clock, at which the keeper's message arrived, nanoseconds.
+pub(crate) const TOLD_AT: &str = "LOADLINE_TOLD_AT";
 
 /// What the keeper said about the worker.
 pub(crate) struct Told {
@@ -54,7 +54,7 @@ fn options() -> Result<WorkerOptions, FleetError> {
     read.map_err(|e| FleetError::failed(format!("what the keeper said cannot be read: {e}")))?;
     let told: Value = serde_json::from_str(&text).map_err(|_| wrong("what the worker is"))?;
     let word = |name: &str| told["worker"][name].as_str().map(str::to_string).ok_or_else(|| wrong(name));
-    let told_at: u64 = std::env::var(SINCE_START).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let told_at: u64 = std::env::var(TOLD_AT).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
     let since_start = told["since_start_ns"].as_u64().unwrap_or_default();
     Ok(WorkerOptions {
         join: word("join")?,
