@@ -74,6 +74,8 @@ gather() {
     packaging/book.sh "$target" "$contents/doc/book"
     cp -r studies "$contents/studies"
     cp -r packaging/grafana packaging/prometheus "$contents/"
+    say "building the first process of virtual machines"
+    env -u SOURCE_DATE_EPOCH app/guest-init/build.sh "$target" "$contents/guest"
     third_party_licenses >"$contents/doc/third-party-licenses.txt"
     find "$contents" -type d -exec chmod 755 {} +
     find "$contents" -type f -exec chmod 644 {} +
@@ -121,7 +123,8 @@ static_program() {
     cp -r "$contents/studies" "$contents/grafana" "$contents/prometheus" "$contents/completions" "$folder/"
     mkdir "$folder/man" && cp -r "$contents/man1" "$folder/man/man1"
     strip -o "$folder/loadline" "$target/$triple/packaged/loadline"
-    chmod 755 "$folder/loadline"
+    cp "$contents/guest/guest-init" "$folder/"
+    chmod 755 "$folder/loadline" "$folder/guest-init"
     tar -C "$target/packaged" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$name" |
         gzip -9n >"$packages/$name.tar.gz"
     rm -rf "$folder"

@@ -8,9 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 target=$1 folder=$2
 triple=$(rustc -vV | sed -n 's/^host: //p')
-# By --config, so that the flags are of this target only and nothing else is built anew.
-cargo build --locked --quiet --target-dir "$target" --profile first-process --target "$triple" -p loadline-guest-init \
-    --config "target.$triple.rustflags = ['-C', 'target-feature=+crt-static']"
+# With --target, the flags are not those of build scripts, and nothing else is built anew.
+RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" cargo build --locked --quiet --target-dir "$target" \
+    --profile first-process --target "$triple" -p loadline-guest-init
 mkdir -p "$folder"
 cmp -s "$target/$triple/first-process/guest-init" "$folder/guest-init" ||
     install "$target/$triple/first-process/guest-init" "$folder/guest-init"
