@@ -137,6 +137,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[phases]", "Phases"),
         ("[fleet]", "FleetSection"),
         ("[[fleet.node]]", "NodeSpec"),
+        ("machine = { ... }, in [fleet] or [[fleet.node]]", "Machine"),
         ("[target]", "TargetSection"),
         ("[matrix] or [vary]", "Axes"),
         ("[target] san", "SanSection"),
@@ -201,7 +202,7 @@ mod tests {
             (
                 "[[fleet.node]]\naddress = \"a\"",
                 "3:1: ",
-                "(name, ssh, ssh_key, disks, cpus, cpu_limit, memory_limit)",
+                "(name, ssh, ssh_key, disks, cpus, cpu_limit, memory_limit, machine)",
                 "belongs in",
             ),
             (
