@@ -1,6 +1,10 @@
 //! Workers that are virtual machines: real ones, of QEMU, with the kernel that `./dev setup --tests` fetches and the first program that
 //! `./dev build` puts beside `loadline`.
 
+#[path = "support/line.rs"]
+mod line;
+#[path = "machines/scale.rs"]
+mod scale;
 mod support;
 
 use std::fs;

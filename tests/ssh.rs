@@ -1,6 +1,8 @@
 //! Fleets on hosts that SSH reaches: real servers of OpenSSH, each in a network namespace. These tests need root, `ip` and `sshd`
 //! (`./dev setup --tests`).
 
+#[path = "support/line.rs"]
+mod line;
 #[allow(dead_code, reason = "the fault scripts use the rest")]
 #[path = "hosts/netns.rs"]
 mod netns;

@@ -124,6 +124,7 @@ impl Outside {
             acceleration: inside.acceleration.clone(),
             start_to_worker_ns: inside.since_start.0.saturating_add(Nanos::now().since(inside.told_at).0),
             start_to_first_io_ns: None,
+            worker_bytes: None,
         };
         Ok(Outside { stream: BufReader::new(stream), attached: Vec::new(), facts })
     }
@@ -281,9 +282,16 @@ impl Outside {
                 disk.target.clone_from(&attached.outside);
             }
         }
-        inventory.machine = Some(self.facts.clone());
+        inventory.machine = Some(MachineFacts { worker_bytes: most_memory(), ..self.facts.clone() });
         inventory
     }
+}
+
+/// The most memory that this process has had, bytes.
+fn most_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 fn unexpected(answer: &Answer) -> LoadError {

@@ -49,6 +49,8 @@ pub struct MachineFacts {
     /// From the start of the machine until its first I/O, without the time that the worker waited for an order, nanoseconds; `null`:
     /// there was none yet.
     pub start_to_first_io_ns: Option<u64>,
+    /// The most memory that the worker has had so far, bytes; `null` if the machine does not say.
+    pub worker_bytes: Option<u64>,
 }
 
 /// What is below a target.

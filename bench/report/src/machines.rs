@@ -19,6 +19,8 @@ pub struct MachineStart {
     pub start_to_worker_s: f64,
     /// From its start until its first I/O, without the time that its worker waited for an order, seconds.
     pub start_to_first_io_s: Option<f64>,
+    /// The most memory that its worker had by then, bytes.
+    pub worker_bytes: Option<u64>,
 }
 
 /// Adds the machines that were started since the steps before.
@@ -32,6 +34,7 @@ pub(crate) fn add(starts: &mut Vec<MachineStart>, result: &StepResult) {
             acceleration: machine.acceleration.clone(),
             start_to_worker_s: seconds(machine.start_to_worker_ns),
             start_to_first_io_s: machine.start_to_first_io_ns.map(seconds),
+            worker_bytes: machine.worker_bytes,
         };
         let last = starts.iter().rev().find(|known| known.host == *name);
         if last.is_none_or(|last| last.start_to_worker_s != start.start_to_worker_s) {
@@ -84,6 +87,7 @@ mod tests {
             acceleration: kind.into(),
             start_to_worker_s: 0.25,
             start_to_first_io_s: Some(first_io),
+            worker_bytes: None,
         }
     }
 
