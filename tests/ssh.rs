@@ -113,6 +113,26 @@ fn a_fleet_fills_and_measures_disks_that_are_named_for_each_host() {
 }
 
 #[test]
+fn workers_on_hosts_are_virtual_machines_there_whose_first_program_comes_with_the_copy() {
+    let Some(hosts) = hosts() else { return };
+    let files: Vec<PathBuf> = (2..=3).map(|host| disk(&hosts, host, 8)).collect();
+    let nodes = format!("{}{}", node("h2", &[&files[0]]), node("h3", &[&files[1]]));
+    let study = hosts.study(&format!("{QUICK}[fleet]\nmachine = {{}}\n{nodes}"));
+    let out = hosts.folder.join(hosts.name("run"));
+    let said = hosts.run(&["run", &study, "--destroy-data", "--out", out.to_str().unwrap()]);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let result = results(&out).remove(0);
+    for name in ["h2-0", "h3-0"] {
+        let machine = &result["hosts"][name]["machine"];
+        assert!(machine["start_to_first_io_ns"].as_u64() > Some(0), "{name}: {}", result["hosts"]);
+    }
+    let lost =
+        result["workers"].as_array().unwrap().iter().filter(|worker| !worker["lost"].is_null()).count();
+    assert_eq!(lost, 0, "{}", said.err);
+    (2..=3).for_each(|host| hosts.is_left_clean(host));
+}
+
+#[test]
 fn a_disk_in_use_or_named_twice_is_refused_with_its_host() {
     let Some(hosts) = hosts() else { return };
     let (one, two) = (disk(&hosts, 1, 4), disk(&hosts, 1, 4));

@@ -52,6 +52,15 @@ fn done(program: &str, words: &[&str]) {
     assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Where cargo has put the programs, and the folder of all that it makes.
+fn program_folder() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_loadline")).parent().expect("a folder")
+}
+
+fn target() -> &'static Path {
+    program_folder().parent().expect("cargo's folder")
+}
+
 fn key(path: &Path) -> String {
     done("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", path.to_str().unwrap()]);
     fs::read_to_string(path.with_extension("pub")).unwrap()
@@ -83,6 +92,8 @@ impl Hosts {
         let _ = fs::create_dir("/run/sshd");
         let program = folder.join("loadline");
         fs::copy(env!("CARGO_BIN_EXE_loadline"), &program).unwrap();
+        fs::copy(program_folder().join("guest-init"), folder.join("guest-init"))
+            .expect("app/guest-init/build.sh makes it");
         // What is copied to each host is a quarter without what debuggers need.
         let _ = Command::new("strip").arg("-s").arg(&program).status();
         let user = key(&folder.join("user-key"));
@@ -171,11 +182,13 @@ impl Hosts {
         let config = format!(
             "ListenAddress {}:{port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
              PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nUseDNS no\n\
-             SetEnv XDG_CACHE_HOME={}\n{more}",
+             SetEnv XDG_CACHE_HOME={} LOADLINE_GUEST_KERNEL={}\n{more}",
             address(host),
             file(format!("host-key-{host}")),
             file("authorized_keys".into()),
             file(format!("h{host}/cache")),
+            // A host has its kernel in /boot; these have the one of the tests.
+            target().join("guest").display(),
         );
         let path = self.folder.join(format!("{name}.conf"));
         fs::write(&path, config).unwrap();

@@ -18,6 +18,7 @@
 //! | [`outcome`] | what an operation came to, worker by worker |
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
+//! | `carried` | the first program of virtual machines, carried to hosts with the program |
 //! | `outside`, [`machine`] | a worker in a virtual machine, and its keeper outside |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`network_path`] | the network between two workers, measured bare |
@@ -26,6 +27,7 @@
 //! | [`wire`] | the messages between the two, and their schema |
 //! | [`tls`], [`token`] | how the connection is encrypted, and how each side proves that it has the token |
 
+mod carried;
 pub mod clock_offset;
 mod connection;
 mod controller;

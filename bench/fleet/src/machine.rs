@@ -20,6 +20,7 @@ use nix::fcntl::Flock;
 use nix::sys::stat::{SFlag, fstat};
 use serde_json::{Value, json};
 
+use crate::carried::unpacked;
 use crate::error::{ErrorKind, FleetError};
 use crate::join::WorkerOptions;
 use crate::load_thread::{make_files, remove_files};
@@ -55,7 +56,7 @@ impl GuestFiles {
     /// Finds QEMU, a kernel and the first program, and makes the image, or finds one that was made.
     pub fn find() -> Result<GuestFiles, FleetError> {
         let (qemu, kernel, cache) = (Qemu::find()?, Kernel::find()?, cache_folder()?);
-        let image = Image::build(&kernel, &first_program()?, Contents::Worker, &cache)?;
+        let image = Image::build(&kernel, &first_program(&cache)?, Contents::Worker, &cache)?;
         Ok(GuestFiles { qemu, image, cache })
     }
 }
@@ -71,12 +72,25 @@ pub fn cache_folder() -> Result<PathBuf, FleetError> {
     })
 }
 
-/// The program of a machine's first process.
-pub fn first_program() -> Result<PathBuf, FleetError> {
+/// The program of a machine's first process: where the variable says, beside this program, carried by it to this host, or where packages
+/// put it. `cache` is the folder into which one that is carried is unpacked.
+pub fn first_program(cache: &Path) -> Result<PathBuf, FleetError> {
     if let Some(path) = env::var_os(INIT_VARIABLE) {
         return Ok(path.into());
     }
     let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.join(INIT)));
+    if let Some(beside) = beside.as_ref().filter(|path| path.is_file()) {
+        return Ok(beside.clone());
+    }
+    let carried = unpacked(Path::new("/proc/self/exe"), cache).map_err(|e| {
+        FleetError::usage(format!(
+            "the first program of virtual machines cannot be unpacked to {}: {e}",
+            cache.display()
+        ))
+    })?;
+    if let Some(carried) = carried {
+        return Ok(carried);
+    }
     let places = [beside, Some(Path::new(INIT_FOLDER).join(INIT))];
     places.iter().flatten().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let names: Vec<String> = places.iter().flatten().map(|path| path.display().to_string()).collect();
@@ -86,6 +100,12 @@ pub fn first_program() -> Result<PathBuf, FleetError> {
             names.join(", ")
         ))
     })
+}
+
+/// How long a worker that is a machine may take to join, of so many on its host, which boot in turns.
+pub(crate) fn machine_limit(machines: usize) -> Duration {
+    const EACH: Duration = Duration::from_secs(10);
+    BOOT_LIMIT + Duration::from_secs(30) + EACH * u32::try_from(machines).unwrap_or(u32::MAX)
 }
 
 /// Refuses nodes whose machines do not fit into this host's memory, so many on each, and says how many would.

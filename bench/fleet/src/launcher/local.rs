@@ -14,15 +14,12 @@ use super::{
 };
 use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
-use crate::machine::check_room;
+use crate::machine::{check_room, machine_limit};
 use crate::node::NodeSpec;
 use crate::process::{Launch, LocalWorker};
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
-/// The same of a virtual machine, of which some may boot before it for so long.
-const MACHINE_LIMIT: Duration = Duration::from_secs(150);
-const MACHINE_TURN: Duration = Duration::from_secs(10);
 /// How long killed processes may take to be gone, all together.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 /// The most nodes that are counted out from `nodes`, so that a slip of many zeros does not fill the memory; more workers than a
@@ -181,7 +178,7 @@ impl Launcher for LocalLauncher {
             .ok_or_else(|| FleetError::failed(format!("there is no worker {id} to start")))?;
         slot.process = Some(slot.launch.start()?);
         Ok(match slot.launch.node.machine {
-            Some(_) => MACHINE_LIMIT + MACHINE_TURN * u32::try_from(machines).unwrap_or(u32::MAX),
+            Some(_) => machine_limit(machines),
             None => JOIN_LIMIT,
         })
     }

@@ -27,6 +27,7 @@ use super::{
 use crate::copies::ProgramCopies;
 use crate::error::{ErrorKind, FleetError};
 use crate::identity::{WorkerId, WorkerInfo};
+use crate::machine::machine_limit;
 use crate::node::NodeSpec;
 
 mod agent;
@@ -86,13 +87,10 @@ impl FleetKind for SshHosts {
         if options.wait.is_some() {
             return Err(FleetError::usage("[fleet] says wait without join: workers on hosts are started"));
         }
-        if options.machine.is_some() || options.node.iter().any(|node| node.machine.is_some()) {
-            return Err(FleetError::usage(
-                "[fleet] says machine, and its nodes are hosts (ssh): virtual machines are started on this machine only",
-            ));
-        }
+        let machine = |node: &NodeSpec| node.machine.clone().or_else(|| options.machine.clone());
+        let nodes = options.node.iter().map(|node| NodeSpec { machine: machine(node), ..node.clone() });
         Ok(Some(SshHosts {
-            nodes: options.node.clone(),
+            nodes: nodes.collect(),
             workers_per_node: options.workers_per_node,
             direct: options.listen.is_some(),
         }))
@@ -175,7 +173,9 @@ impl SshLauncher {
 
 impl Launcher for SshLauncher {
     async fn prepare(&mut self, context: LaunchContext) -> Result<Vec<LaunchedWorker>, FleetError> {
-        let programs = Programs::new(context.program.clone(), context.copies.clone());
+        let with_machines = self.fleet.nodes.iter().any(|node| node.machine.is_some());
+        let programs =
+            Programs::new(context.program.clone(), context.copies.clone()).with_first(with_machines);
         let mut workers = Vec::new();
         let mut answers = Vec::new();
         for node in &self.fleet.nodes {
@@ -222,7 +222,13 @@ impl Launcher for SshLauncher {
         if !host.ask(HostRequest::Launch(id.clone())) {
             return Err(FleetError::failed(format!("worker {id}: its host is busy with earlier requests")));
         }
-        Ok(if host.is_connected() { JOIN_LIMIT } else { CONNECT_LIMIT })
+        let has_machine =
+            |node: &NodeSpec| Some(&node.name) == self.workers.get(id) && node.machine.is_some();
+        let limit = match self.fleet.nodes.iter().any(has_machine) {
+            true => machine_limit(self.fleet.workers_per_node as usize),
+            false => JOIN_LIMIT,
+        };
+        Ok(if host.is_connected() { limit } else { CONNECT_LIMIT.max(limit) })
     }
 
     fn place(&mut self, id: &WorkerId, node: &str) -> Result<(), FleetError> {

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use crate::carried::joined;
 use crate::copies::ProgramCopies;
 use crate::error::FleetError;
+use crate::machine::{cache_folder, first_program};
 
 /// The environment variable that names a folder with programs for other architectures.
 pub const PROGRAMS_VARIABLE: &str = "LOADLINE_PROGRAMS";
@@ -30,11 +32,18 @@ pub(crate) struct Programs {
     /// Where their copies to hosts are reported.
     pub(crate) copies: watch::Sender<ProgramCopies>,
     read: Arc<Mutex<BTreeMap<String, Arc<Program>>>>,
+    /// Whether each carries the first program of virtual machines too.
+    with_first: bool,
 }
 
 impl Programs {
     pub(crate) fn new(own: PathBuf, copies: watch::Sender<ProgramCopies>) -> Programs {
-        Programs { own, copies, read: Arc::default() }
+        Programs { own, copies, read: Arc::default(), with_first: false }
+    }
+
+    /// For hosts on which virtual machines are started: the programs carry what these begin with.
+    pub(crate) fn with_first(self, with_first: bool) -> Programs {
+        Programs { with_first, ..self }
     }
 
     /// The program for an architecture (`uname -m`). The error is of kind `Usage`, and says where the program is looked for.
@@ -44,8 +53,15 @@ impl Programs {
             return Ok(program.clone());
         }
         let path = self.path(architecture)?;
-        let bytes = fs::read(&path)
-            .map_err(|e| FleetError::failed(format!("the program {} cannot be read: {e}", path.display())))?;
+        let read_file = |path: &Path| {
+            fs::read(path).map_err(|e| {
+                FleetError::failed(format!("the program {} cannot be read: {e}", path.display()))
+            })
+        };
+        let mut bytes = read_file(&path)?;
+        if self.with_first {
+            bytes = joined(bytes, &read_file(&first_of(architecture, &path)?)?);
+        }
         let checksum = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         let program = Arc::new(Program { bytes, checksum });
         read.insert(architecture.into(), program.clone());
@@ -79,6 +95,23 @@ impl Programs {
             ))
         })
     }
+}
+
+/// The first program of virtual machines for an architecture, of which this is the program: beside it, as `guest-init-ARCHITECTURE`, or
+/// that of this machine.
+fn first_of(architecture: &str, program: &Path) -> Result<PathBuf, FleetError> {
+    let beside = program.with_file_name(format!("guest-init-{architecture}"));
+    if architecture != std::env::consts::ARCH {
+        return match beside.is_file() {
+            true => Ok(beside),
+            false => Err(FleetError::usage(format!(
+                "its architecture is {}, and the first program of virtual machines for it is not there: put it into {}",
+                architecture.escape_default(),
+                beside.display()
+            ))),
+        };
+    }
+    first_program(&cache_folder()?)
 }
 
 #[cfg(test)]
