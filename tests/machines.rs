@@ -152,25 +152,38 @@ fn machines_use_volumes_of_a_cluster_that_loses_a_node_and_no_write_is_lost() {
 }
 
 #[test]
-fn a_machine_dies_with_its_node_and_is_started_again_where_its_volume_is_then() {
+fn machines_that_crash_pause_and_die_with_their_node_go_on_and_lose_no_write() {
     let place = Place::new();
     let text = study(
-        "faults = [{ at = \"4s\", do = \"kill\", node = \"node-3\" }]\n[fleet]\nnodes = 3\ndisk_size = \"16MiB\"\n\
-         machine = {}\n[target]\nsan = { copies = 2 }",
+        "faults = [{ at = \"2s\", do = \"crash-machine\", node = \"node-1\" },\n\
+         { at = \"3s\", do = { pause-machine = { by = \"2s\" } }, node = \"node-2\" },\n\
+         { at = \"20s\", do = \"kill\", node = \"node-3\" }]\n\
+         [fleet]\nnodes = 3\ndisk_size = \"16MiB\"\nmachine = {}\n[target]\nsan = { copies = 2 }",
     )
-    .replace("measure = \"2s\"", "measure = \"40s\"");
+    .replace("measure = \"2s\"", "measure = \"50s\"");
     let said = place.run(&text, &[], &[]);
     assert!(matches!(said.code, Some(0 | 3)), "{:?}\n{}\n{}", said.code, said.out, said.err);
     let report = place.report();
     let (blocks, bad) = checked(&report);
     assert!(blocks > 1000 && bad == 0, "{blocks} checked, {bad} bad");
-    let kill = &report["faults"][0]["events"][0];
-    assert_eq!((kill["moved"].as_u64(), kill["errors"].as_u64()), (Some(1), Some(0)), "{kill}\n{}", said.err);
-    let out = kill["out_s"]["median"].as_f64().unwrap();
-    assert!(out > 1.0, "a machine boots before it goes on: {kill}");
-    let moved = &report["steps"][0]["timeline"]["events"][0]["moved"][0];
-    assert_eq!(moved["worker"], "node-3/0");
-    assert_eq!(report["steps"][0]["lost_workers"], 0, "a machine that was started again is not lost");
+    let events = report["steps"][0]["timeline"]["events"].as_array().unwrap();
+    assert!(events.iter().all(|event| event["failed"].is_null()), "{events:#?}");
+    let [crash, pause, kill] = events.as_slice() else { panic!("{events:#?}") };
+    for (event, worker) in [(crash, "node-1/0"), (kill, "node-3/0")] {
+        let moved = &event["moved"][0];
+        assert_eq!(moved["worker"], worker, "{event}");
+        assert!(moved["out_s"].as_f64() > Some(1.0), "a machine boots before it goes on: {event}");
+    }
+    assert_eq!(crash["moved"][0]["to"][0], "node-1", "its volume is where it was");
+    assert_eq!(pause["moved"].as_array().unwrap().len(), 0, "a machine that is paused stays: {pause}");
+    assert_eq!(
+        report["steps"][0]["lost_workers"], 0,
+        "a machine that was started again is not lost: {}",
+        said.err
+    );
+    // Its kernel said why it ended, and its keeper wrote that down.
+    let log = fs::read_to_string(place.path("run/workers/node-1-0.log")).unwrap();
+    assert!(log.contains("the virtual machine is gone") && log.contains("Kernel panic"), "{log}");
 }
 
 #[test]
@@ -231,6 +244,14 @@ fn what_speaks_against_machines_is_said_before_any_is_measured() {
     refused(&with("machine = { cores = 2 }"), &[], &["cores"]);
     refused(&with("machine = { memory = \"1024GiB\" }"), &[], &["1 virtual machines of", "none would fit"]);
     refused(&with("machine = {}\njoin = 2"), &[], &["machine and join"]);
+    let fault = |what: &str, rest: &str| {
+        study(&format!(
+            "faults = [{{ at = \"1s\", do = {what}, node = \"node-1\" }}]\n[fleet]\nnodes = 2\n{rest}[target]\nsan = {{}}"
+        ))
+    };
+    refused(&fault("\"kill-machine\"", ""), &[], &["the workers are processes", "machine = {}"]);
+    let pause = "{ pause-machine = { by = \"9s\" } }";
+    refused(&fault(pause, "machine = {}\n"), &[], &["paused for up to 4s"]);
     // A host without QEMU, with an old one, without a kernel, with one that has no virtio, without the first program.
     let empty = place.path("empty");
     fs::create_dir(&empty).unwrap();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
-use loadline_guest::Machine;
+use loadline_guest::{Machine, MachineOrder};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -186,6 +186,13 @@ pub(crate) trait Launcher {
         None
     }
 
+    /// Orders something of the machine that a worker is, and returns without waiting until it is done.
+    async fn order(&mut self, id: &WorkerId, _order: MachineOrder) -> Result<(), FleetError> {
+        Err(FleetError::failed(format!(
+            "worker {id} is no virtual machine of this host, and takes no orders"
+        )))
+    }
+
     /// Ends these workers at once, if they run, and waits until they are gone, for a few seconds at most. Workers that were
     /// not launched are left alone.
     async fn end(&mut self, _workers: &BTreeSet<WorkerId>) {}
@@ -292,6 +299,9 @@ macro_rules! kinds {
             }
             async fn exit_of_lost(&mut self, id: &WorkerId) -> Option<WorkerExit> {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.exit_of_lost(id).await,)+ }
+            }
+            async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.order(id, order).await,)+ }
             }
             async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.end(workers).await,)+ }

@@ -82,7 +82,7 @@ pub use launcher::{
 };
 pub use loadline_guest::Machine;
 pub use machine::run_worker_in_machine;
-pub use mid_step::{MidStepChanges, MidStepOrder, Restart};
+pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;

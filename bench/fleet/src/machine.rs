@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadline_guest::{
-    Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, NbdServer, Qemu, probe, room,
-    turns,
+    Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, MachineOrder, NbdServer,
+    Qemu, Remote, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
 use loadline_load::{Disk, Lent, LoadError, Target, lend, memory, share_journal};
@@ -140,6 +140,11 @@ pub fn run_worker_in_machine(
         ));
         keeper
     };
+    let remote = keeper.remote()?;
+    std::thread::Builder::new()
+        .name("orders".into())
+        .spawn(move || take_orders(remote))
+        .map_err(|e| FleetError::failed(format!("cannot start a thread for orders: {e}")))?;
     let name = options.name.clone().unwrap_or_else(|| format!("machine-{}", keeper.process()));
     let worker = json!({
         "join": options.join,
@@ -160,6 +165,18 @@ pub fn run_worker_in_machine(
         (code, signal) => Err(FleetError::failed(format!(
             "the worker in the virtual machine ended (exit code {code:?}, signal {signal:?}); its last words: {words}"
         ))),
+    }
+}
+
+/// Carries out what the launcher orders on this process's input, one line of JSON for each order, until the input ends.
+fn take_orders(mut remote: Remote) {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let done = serde_json::from_str::<MachineOrder>(&line)
+            .map_err(|e| GuestError::failed(format!("an order that is unknown: {e}")))
+            .and_then(|order| remote.carry_out(order));
+        if let Err(error) = done {
+            eprintln!("loadline: {error}");
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the records of both are one worker's. What the killed process had not sent yet, its last second or so, is in no figure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use loadline_load::Job;
 use tokio::sync::{mpsc, oneshot};
@@ -13,10 +14,23 @@ use crate::identity::WorkerId;
 /// An order about workers that measure. It affects only workers that the fleet launches.
 #[derive(Debug)]
 pub enum MidStepOrder {
-    /// The host of these workers is gone: their processes are killed. The channel gets a message when they have ended.
-    Kill(BTreeSet<WorkerId>, oneshot::Sender<()>),
+    /// The host of these workers is gone: their processes are killed. The channel gets a message when they have ended: an error
+    /// if they did not end in this manner, and were killed.
+    Kill(BTreeSet<WorkerId>, Manner, oneshot::Sender<Result<(), String>>),
+    /// The machines that these workers are stand still for so long, and go on. The channel gets a message when that is ordered, or why it
+    /// cannot be.
+    Pause(BTreeSet<WorkerId>, Duration, oneshot::Sender<Result<(), String>>),
     /// Killed workers are started again, each as its restart says.
     Start(BTreeMap<WorkerId, Restart>),
+}
+
+/// How a worker is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Its process ends at once.
+    Kill,
+    /// The kernel of the machine that it is crashes. If that does not end it, its process is killed.
+    Crash,
 }
 
 /// How a killed worker is started again.

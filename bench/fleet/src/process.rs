@@ -8,7 +8,8 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use loadline_guest::MachineOrder;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -23,6 +24,9 @@ const LAST_WORDS: usize = 2 << 10;
 /// How long a process whose connection ended may take to be dead, so that its death is named and not the
 /// connection's end.
 const DEATH_LIMIT: Duration = Duration::from_millis(300);
+
+/// How long a keeper may take to read an order.
+const ORDER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The exit code of a worker that refuses its command line or its order.
 const USAGE: i32 = 2;
@@ -95,7 +99,8 @@ impl Launch {
             .env(TOKEN_VARIABLE, &*self.token)
             .env(CONTROLLER_VARIABLE, std::process::id().to_string())
             .envs(self.host_ip.map(|ip| (HOST_IP_VARIABLE, ip.to_string())))
-            .stdin(Stdio::null())
+            // Orders about a machine, which the process keeps.
+            .stdin(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::null())
             // Ctrl-C on the terminal is for the controller, which orders the workers to stop.
             .process_group(0)
@@ -182,6 +187,15 @@ impl LocalWorker {
     /// Waits until it has ended by itself. `false`: it has not within `limit`.
     pub(crate) async fn wait(&mut self, limit: Duration) -> bool {
         timeout(limit, self.child.wait()).await.is_ok()
+    }
+
+    /// Orders something of the machine that it keeps.
+    pub(crate) async fn order(&mut self, order: MachineOrder) -> Result<(), FleetError> {
+        let failed = |why: &str| FleetError::failed(format!("the virtual machine takes no orders: {why}"));
+        let input = self.child.stdin.as_mut().ok_or_else(|| failed("the worker is a process"))?;
+        let line = format!("{}\n", serde_json::to_string(&order).expect("an order is JSON"));
+        let written = timeout(ORDER_LIMIT, input.write_all(line.as_bytes())).await;
+        written.map_err(|_| failed("it reads none"))?.map_err(|e| failed(&e.to_string()))
     }
 
     /// Kills it, without waiting.

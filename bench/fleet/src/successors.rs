@@ -4,19 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
+use loadline_guest::MachineOrder;
 use tokio::time::Instant;
 
 use crate::controller::Controller;
 use crate::event::{FleetEvent, LossReason};
 use crate::identity::WorkerId;
 use crate::launcher::Launcher;
-use crate::mid_step::{MidStepOrder, Restart};
+use crate::mid_step::{Manner, MidStepOrder, Restart};
 use crate::operation::failure;
 use crate::step_state::{Step, Successor};
 use crate::wire::{Reply, WorkerOrder};
 
 /// How long a worker that takes a place may take to open its disks.
 const PREPARES: Duration = Duration::from_secs(20);
+/// How long machines whose kernels crash may take to end. Meanwhile nothing else is heard.
+const CRASHES: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a successor holds its records back after the end of a second: the middle of the turns of the others.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
 
@@ -24,22 +28,41 @@ impl Controller {
     /// Carries out an order in the middle of the step.
     pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: MidStepOrder) {
         match change {
-            MidStepOrder::Kill(workers, killed) => {
-                self.kill(step, workers).await;
+            MidStepOrder::Kill(workers, manner, killed) => {
+                let result = self.kill(step, workers, manner).await;
                 // The receiver may not wait any more.
-                let _ = killed.send(());
+                let _ = killed.send(result);
+            }
+            MidStepOrder::Pause(workers, length, paused) => {
+                let mut result = Ok(());
+                for id in &workers {
+                    let order =
+                        MachineOrder::Pause { ms: u64::try_from(length.as_millis()).unwrap_or(u64::MAX) };
+                    let ordered = self.launcher.order(id, order).await;
+                    result = result.and(ordered.map_err(|error| error.message));
+                }
+                let _ = paused.send(result);
             }
             MidStepOrder::Start(restarts) => self.start_again(step, restarts).await,
         }
     }
 
-    async fn kill(&mut self, step: &mut Step<'_>, workers: BTreeSet<WorkerId>) {
+    async fn kill(
+        &mut self,
+        step: &mut Step<'_>,
+        workers: BTreeSet<WorkerId>,
+        manner: Manner,
+    ) -> Result<(), String> {
         let ours = |id: &WorkerId| self.members.get(id).is_some_and(|member| member.is_launched);
         // A successor that has not begun yet is killed too.
         let works = |step: &mut Step<'_>, id: &WorkerId| {
             step.running.remove(id).is_some() | step.successors.remove(id).is_some()
         };
         let gone: BTreeSet<WorkerId> = workers.into_iter().filter(|id| ours(id) && works(step, id)).collect();
+        let result = match manner {
+            Manner::Kill => Ok(()),
+            Manner::Crash => self.crash(&gone).await,
+        };
         self.retire(&gone).await;
         for id in gone {
             let after_s = self.zero.map_or(0.0, |zero| Nanos::now().since(zero).as_secs());
@@ -53,6 +76,28 @@ impl Controller {
             }
             step.out.insert(id);
         }
+        result
+    }
+
+    /// Has the kernels of machines crash, and waits until the machines have ended. The error says which did not.
+    async fn crash(&mut self, workers: &BTreeSet<WorkerId>) -> Result<(), String> {
+        let mut result = Ok(());
+        for id in workers {
+            let ordered = self.launcher.order(id, MachineOrder::Crash).await;
+            result = result.and(ordered.map_err(|error| error.message));
+        }
+        let deadline = Instant::now() + CRASHES;
+        for id in workers {
+            while self.launcher.exit_of(id).await.is_none() {
+                if Instant::now() > deadline {
+                    return result.and(Err(format!(
+                        "the machine of worker {id} did not crash within {CRASHES:?}, and was killed"
+                    )));
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        result
     }
 
     async fn start_again(&mut self, step: &mut Step<'_>, restarts: BTreeMap<WorkerId, Restart>) {

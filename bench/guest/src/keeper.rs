@@ -16,6 +16,7 @@ use crate::image::Image;
 use crate::machine::Machine;
 use crate::qemu::{Acceleration, Process, Qemu};
 use crate::qmp::Qmp;
+use crate::remote::Remote;
 
 /// How long QEMU may take to be dead once its connection has ended, so that its death is named.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
@@ -117,6 +118,13 @@ impl Keeper {
             Ok(None) => Err(self.died("its connection ended")),
             Err(e) => Err(self.died(&e.to_string())),
         }
+    }
+
+    /// The way to order something of the machine while it runs. To be had once.
+    pub fn remote(&self) -> Result<Remote, GuestError> {
+        let stream = self.process.more_orders.try_clone();
+        let stream = stream.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
+        Remote::begin(stream)
     }
 
     /// The process id of QEMU.

@@ -12,6 +12,7 @@
 //! | [`attach`] | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
+//! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`] | whether the processor runs machines, found by booting one |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
@@ -28,6 +29,7 @@ mod modules;
 pub mod probe;
 pub mod qemu;
 pub mod qmp;
+pub mod remote;
 pub mod room;
 pub mod turns;
 
@@ -39,3 +41,4 @@ pub use kernel::Kernel;
 pub use machine::Machine;
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};
+pub use remote::{MachineOrder, Remote};

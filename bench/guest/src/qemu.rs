@@ -91,6 +91,7 @@ pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) control: UnixStream,
     pub(crate) orders: UnixStream,
+    pub(crate) more_orders: UnixStream,
     words: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -108,7 +109,8 @@ impl Process {
         };
         let (control, its_control) = UnixStream::pair().map_err(|e| failed(&e))?;
         let (orders, its_orders) = UnixStream::pair().map_err(|e| failed(&e))?;
-        let inherited = [OwnedFd::from(its_control), OwnedFd::from(its_orders)];
+        let (more_orders, its_more) = UnixStream::pair().map_err(|e| failed(&e))?;
+        let inherited = [its_control, its_orders, its_more].map(OwnedFd::from);
         let numbers = inherited.each_ref().map(AsRawFd::as_raw_fd);
         let mut command = Command::new(&qemu.program);
         command.args(arguments(machine, image, acceleration, numbers, shell));
@@ -145,7 +147,7 @@ impl Process {
             let keep = move || keep_last_words(output, &kept);
             thread::Builder::new().name("console".into()).spawn(keep).map_err(|e| failed(&e))?;
         }
-        Ok(Process { child, control, orders, words })
+        Ok(Process { child, control, orders, more_orders, words })
     }
 
     /// What the console and QEMU printed last, some lines.
@@ -183,7 +185,7 @@ fn arguments(
     machine: &Machine,
     image: &Image,
     acceleration: Acceleration,
-    [control, orders]: [RawFd; 2],
+    [control, orders, more_orders]: [RawFd; 3],
     shell: bool,
 ) -> Vec<String> {
     let (accelerator, cpu) = match (acceleration, std::env::consts::ARCH) {
@@ -197,7 +199,7 @@ fn arguments(
         _ => ("virt", "ttyAMA0"),
     };
     let memory = machine.memory.0;
-    let mut kernel = format!("console={console} quiet panic=-1 random.trust_cpu=on");
+    let mut kernel = format!("console={console} quiet panic=-1 unknown_nmi_panic random.trust_cpu=on");
     if shell {
         kernel += " loadline.shell";
     }
@@ -214,6 +216,9 @@ fn arguments(
         ["-serial", "chardev:console"],
         ["-chardev", &format!("socket,id=orders,fd={orders}")],
         ["-mon", "chardev=orders,mode=control"],
+        // Orders about the machine do not wait for those about its devices, which can take long.
+        ["-chardev", &format!("socket,id=more-orders,fd={more_orders}")],
+        ["-mon", "chardev=more-orders,mode=control"],
         ["-device", "virtio-serial-pci,addr=0x4"],
         ["-chardev", &format!("socket,id=control,fd={control}")],
         ["-device", &format!("virtserialport,chardev=control,name={PORT}")],

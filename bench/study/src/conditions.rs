@@ -24,6 +24,8 @@ pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
             FaultKind::Cut if study.cuts_hosts() => _ = gone.insert(fault.node.as_str()),
             // Its clients are still there, and it serves them for what they are worth.
             FaultKind::Cut | FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
+            // These pass.
+            FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {}
         }
     }
     gone
@@ -100,6 +102,11 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             if wait.0.as_secs() > LONGEST_WAIT {
                 return usage(format!("{what} waits for {wait}: a day is the most"));
             }
+        }
+        if let Some(fault) = condition.actions.iter().find(|fault| fault.what.is_of_machines()) {
+            return usage(format!(
+                "{what}: {fault}: that passes, and is no condition. Do it in a window: faults = [{{ at = \"5s\", do = ... }}]"
+            ));
         }
         let mut actions = condition.actions.iter();
         let taken = actions.try_for_each(|fault| harm.take(fault.what, &fault.node, fault.force));

@@ -15,6 +15,9 @@ pub(crate) fn has_faults(study: &Study, step: &Step) -> bool {
     !study.faults.is_empty() && step.purpose == Purpose::Load
 }
 
+/// The longest pause of a machine: a worker that is silent for five seconds is lost.
+const LONGEST_PAUSE: TimeSpan = TimeSpan::seconds(4);
+
 /// Simulates which nodes are harmed while a list of faults is done.
 pub(crate) struct Harm<'a> {
     nodes: &'a [String],
@@ -33,6 +36,9 @@ impl<'a> Harm<'a> {
     pub(crate) fn take(&mut self, what: FaultKind, node: &'a str, force: bool) -> Result<(), String> {
         if !self.nodes.iter().any(|known| known == node) {
             return Err(format!("there is no node {node}; the cluster has {}", self.nodes.join(", ")));
+        }
+        if what.is_of_machines() {
+            return Ok(());
         }
         let costs = !force && !matches!(what, FaultKind::SlowDevice { .. } | FaultKind::Fill);
         let is_return = what == FaultKind::Return;
@@ -134,6 +140,18 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             return usage(format!("{what}: it comes after one at {last}; write them in the order of time"));
         }
         last = fault.at;
+        if fault.what.is_of_machines() && study.fleet.machine.is_none() {
+            return usage(format!(
+                "{what}: {}, but the workers are processes: set machine = {{}} in [fleet]",
+                fault.fault()
+            ));
+        }
+        if matches!(fault.what, FaultKind::PauseMachine { by } if by > LONGEST_PAUSE || by == TimeSpan::ZERO)
+        {
+            return usage(format!(
+                "{what}: machines can be paused for up to {LONGEST_PAUSE}: a worker that says nothing for longer is lost"
+            ));
+        }
         let done = harm.take(fault.what, &fault.node, fault.force).and_then(|()| harm.judge());
         if let Err(why) = done {
             return usage(format!("{what}: {why}"));

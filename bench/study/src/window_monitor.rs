@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadline_fleet::{MidStepOrder, Restart, WorkerId};
+use loadline_fleet::{Manner, MidStepOrder, Restart, WorkerId};
 use loadline_load::Job;
 use loadline_target::error::ErrorKind;
 use loadline_target::{Counters, FaultKind, Storage, TargetError, Traffic, VolumeSpec};
@@ -75,6 +75,11 @@ fn carried(storage: &Storage) -> Option<(BTreeMap<String, Traffic>, Instant)> {
     (!traffic.is_empty()).then(|| (traffic, Instant::now()))
 }
 
+/// How workers end with a fault.
+fn manner(what: FaultKind) -> Manner {
+    if what == FaultKind::CrashMachine { Manner::Crash } else { Manner::Kill }
+}
+
 /// A worker whose host is gone, on its way to where its volumes are.
 struct WorkerMove {
     worker: WorkerId,
@@ -135,7 +140,7 @@ impl WindowMonitor {
                     let is_seen = !matches!(
                         fault.what,
                         FaultKind::SlowDevice { .. } | FaultKind::Fill | FaultKind::Return
-                    );
+                    ) && !fault.what.is_of_machines();
                     awaited = AwaitedEffect {
                         event: events.len(),
                         detection: is_seen && was_in_sync,
@@ -194,11 +199,14 @@ impl WindowMonitor {
             false => BTreeSet::new(),
         };
         let mut begun = Instant::now();
-        if !gone.is_empty() {
-            self.kill(&gone, leave)?;
-        }
+        let of_workers = match fault.what {
+            FaultKind::PauseMachine { by } => self.pause(&self.on_node(&fault.node), by.0),
+            _ if gone.is_empty() => Ok(()),
+            what => self.kill(&gone, manner(what), leave)?,
+        };
         let failed = match refused {
             Some(why) => Some(why.message),
+            None if of_workers.is_err() => of_workers.err(),
             None => match storage.inject(&fault.fault(), leave) {
                 Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
                 done => done.err().map(|error| error.message),
@@ -234,14 +242,35 @@ impl WindowMonitor {
         there.map(|(worker, _)| worker).chain(runs.map(|(worker, _)| worker)).cloned().collect()
     }
 
-    fn kill(&self, workers: &BTreeSet<WorkerId>, leave: &AtomicBool) -> Result<(), TargetError> {
+    /// Has machines stand still for so long. The error says why they do not.
+    fn pause(&self, workers: &BTreeSet<WorkerId>, length: Duration) -> Result<(), String> {
+        let (done, paused) = oneshot::channel();
+        // If the fleet does not take orders any more, the step is over.
+        if self.changes.blocking_send(MidStepOrder::Pause(workers.clone(), length, done)).is_err() {
+            return Ok(());
+        }
+        paused.blocking_recv().unwrap_or(Ok(()))
+    }
+
+    /// Kills workers. The inner error says that they were killed in another manner.
+    fn kill(
+        &self,
+        workers: &BTreeSet<WorkerId>,
+        manner: Manner,
+        leave: &AtomicBool,
+    ) -> Result<Result<(), String>, TargetError> {
         let (done, mut killed) = oneshot::channel();
         let begun = Instant::now();
         // If the fleet does not take orders any more, the step is over.
-        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), done)).is_err() {
-            return Ok(());
+        if self.changes.blocking_send(MidStepOrder::Kill(workers.clone(), manner, done)).is_err() {
+            return Ok(Ok(()));
         }
-        while matches!(killed.try_recv(), Err(oneshot::error::TryRecvError::Empty)) && !self.is_over(leave)? {
+        while !self.is_over(leave)? {
+            match killed.try_recv() {
+                Ok(result) => return Ok(result),
+                Err(oneshot::error::TryRecvError::Closed) => break,
+                Err(oneshot::error::TryRecvError::Empty) => {}
+            }
             if begun.elapsed() > KILLED_WITHIN {
                 return Err(TargetError::failed(format!(
                     "the fleet did not kill {} workers within {} s",
@@ -251,7 +280,7 @@ impl WindowMonitor {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Polls the state of the cluster, for the last fault that was done.

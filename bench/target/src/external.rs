@@ -375,6 +375,9 @@ pub(crate) fn action(what: FaultKind) -> &'static str {
         FaultKind::SlowDevice { .. } => "slow-device",
         FaultKind::Fill => "fill",
         FaultKind::Return => "return",
+        FaultKind::KillMachine => "kill-machine",
+        FaultKind::CrashMachine => "crash-machine",
+        FaultKind::PauseMachine { .. } => "pause-machine",
     }
 }
 
@@ -388,6 +391,9 @@ fn to_do(fault: &Fault, was: Option<FaultKind>) -> String {
         FaultKind::FailDevice => format!("make the devices of {node} fail"),
         FaultKind::SlowDevice { by } => format!("make each I/O of the devices of {node} take {by} longer"),
         FaultKind::Fill => format!("fill what is free on the devices of {node}"),
+        FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {
+            unreachable!("the fleet does this itself")
+        }
         FaultKind::Return => match was {
             Some(what) => {
                 let before = Fault { what, ..fault.clone() };

@@ -27,6 +27,22 @@ pub enum FaultKind {
     Fill,
     /// All faults of the node are undone.
     Return,
+    /// The virtual machines that are workers on the node are killed, and started again.
+    KillMachine,
+    /// The kernels of these machines crash, and the machines are started again.
+    CrashMachine,
+    /// These machines stand still, and go on by themselves.
+    PauseMachine {
+        /// For how long: at most 4s, since a worker that says nothing for longer is lost.
+        by: TimeSpan,
+    },
+}
+
+impl FaultKind {
+    /// Whether it is done to workers that are virtual machines, and not to the storage.
+    pub fn is_of_machines(self) -> bool {
+        matches!(self, FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. })
+    }
 }
 
 /// A fault that begins at a node, or `return`, which ends the node's faults.
@@ -54,6 +70,9 @@ impl fmt::Display for Fault {
             FaultKind::SlowDevice { by } => write!(f, "the devices of {node} are slowed by {by}"),
             FaultKind::Fill => write!(f, "the devices of {node} are filled"),
             FaultKind::Return => write!(f, "{node} is back"),
+            FaultKind::KillMachine => write!(f, "the machines on {node} are killed"),
+            FaultKind::CrashMachine => write!(f, "the machines on {node} crash"),
+            FaultKind::PauseMachine { by } => write!(f, "the machines on {node} are paused for {by}"),
         }
     }
 }

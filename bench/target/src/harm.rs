@@ -131,6 +131,9 @@ impl Cluster {
             }
             FaultKind::Fill => self.fill_device(index, stop)?,
             FaultKind::Return => {}
+            FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {
+                unreachable!("Storage::inject leaves it to the fleet")
+            }
         }
         Ok(())
     }

@@ -34,7 +34,10 @@ impl NodeState {
             FaultKind::FailDevice => NodeState::Failed,
             FaultKind::SlowDevice { .. } => NodeState::Slow,
             FaultKind::Fill => NodeState::Filled,
-            FaultKind::Return => NodeState::Up,
+            FaultKind::Return
+            | FaultKind::KillMachine
+            | FaultKind::CrashMachine
+            | FaultKind::PauseMachine { .. } => NodeState::Up,
         }
     }
 

@@ -39,19 +39,26 @@ impl Storage {
 
     /// Whether something can be done to a node now; where not, why. Of external storage that is not known before.
     pub fn refuses(&self, fault: &Fault) -> Result<(), TargetError> {
+        if fault.what.is_of_machines() {
+            return Ok(());
+        }
         self.own().map_or(Ok(()), |cluster| cluster.refuses(fault))
     }
 
     /// Whether workers on the host of the node end with it: the host is gone, or the process of the node is another one afterwards, which
     /// a client by shared memory loses.
     pub fn takes_workers(&self, fault: &Fault) -> bool {
+        if fault.what.is_of_machines() {
+            return !matches!(fault.what, FaultKind::PauseMachine { .. });
+        }
         let is_gone = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
         is_gone || self.own().is_some_and(|cluster| cluster.restarts(fault) || cluster.cuts_host(fault))
     }
 
-    /// Does something to a node.
+    /// Does something to a node. What is done to machines is the fleet's to do, and nothing here.
     pub fn inject(&mut self, fault: &Fault, stop: &AtomicBool) -> Result<(), TargetError> {
         match self {
+            _ if fault.what.is_of_machines() => Ok(()),
             Storage::Own(cluster) => cluster.inject(fault, stop),
             Storage::Foreign(external) => external.inject(fault, stop),
         }

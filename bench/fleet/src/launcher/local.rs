@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use loadline_cgroup::{NodeGroups, RunPrefix};
+use loadline_guest::MachineOrder;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -194,6 +195,12 @@ impl Launcher for LocalLauncher {
             exit.message.push_str("; perhaps the memory_limit of its node killed it");
         }
         Some(exit)
+    }
+
+    async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
+        let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
+        let process = process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
+        process.order(order).await
     }
 
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
