@@ -9,9 +9,8 @@
 use super::dirty::{Beyond, DirtyLog};
 use super::inflight::InFlight;
 use super::memory::{Mapped, Span};
-use super::queue::Queue;
+use super::queue::{Queue, Unwritten};
 use super::request::Place;
-use super::session::SessionError;
 
 /// A request that is answered.
 pub(super) struct Answered<'a> {
@@ -41,7 +40,7 @@ impl Notes<'_> {
         queue: &mut Queue,
         mapped: &Mapped,
         answered: &Answered<'_>,
-    ) -> Result<(), SessionError> {
+    ) -> Result<(), Unwritten> {
         let Answered { number, head, place, status, moved, written } = *answered;
         // SAFETY: the byte lies within what is mapped (`Place::read`), which the caller keeps.
         unsafe { place.status.write_volatile(status) };
@@ -70,6 +69,6 @@ impl Notes<'_> {
 }
 
 /// A front-end whose log does not cover its memory would lose what is written there.
-pub(super) fn beyond(_: Beyond) -> SessionError {
-    SessionError::Queue("its log of written memory has no room for all of the memory that it shares")
+fn beyond(_: Beyond) -> Unwritten {
+    Unwritten("its log of written memory has no room for all of the memory that it shares")
 }

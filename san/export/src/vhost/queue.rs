@@ -12,7 +12,6 @@ use virtio_queue::{Queue as Ring, QueueT};
 use super::dirty::{Beyond, DirtyLog};
 use super::inflight::{Again, InFlight};
 use super::memory::{Mapped, Memory, Reason};
-use super::session::SessionError;
 use crate::session::QueueWatch;
 
 /// The most descriptors of a queue: QEMU's limit too.
@@ -29,6 +28,10 @@ pub(super) struct Places {
     pub(super) available: u64,
     pub(super) used: u64,
 }
+
+/// An answer that cannot be written where it belongs, and why: the front-end is to be disconnected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unwritten(pub(super) &'static str);
 
 /// One virtqueue of a front-end, with the two eventfds by which the front-end and this process notify each other.
 #[derive(Debug)]
@@ -125,10 +128,10 @@ impl Queue {
     }
 
     /// Adds an entry to the used ring. Returns its index.
-    pub(super) fn add_used(&mut self, mapped: &Mapped, head: u16, bytes: u32) -> Result<u16, SessionError> {
+    pub(super) fn add_used(&mut self, mapped: &Mapped, head: u16, bytes: u32) -> Result<u16, Unwritten> {
         let index = self.ring.next_used();
         let added = self.ring.add_used(mapped, head, bytes);
-        added.map(|()| index).map_err(|_| SessionError::Queue("a queue is not within its memory any more"))
+        added.map(|()| index).map_err(|_| Unwritten("a queue is not within its memory any more"))
     }
 
     /// The used ring's header and the entry of this index were written.

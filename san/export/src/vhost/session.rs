@@ -23,7 +23,7 @@ use super::answer::Answered;
 use super::backend::{Backend, BackendState};
 use super::dirty::DirtyLog;
 use super::memory::Mapped;
-use super::queue::Queue;
+use super::queue::{Queue, Unwritten};
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
 use super::socket::{HEADER, has_room, peek, take_log_bell, waiting};
 use super::spans::{write, zero};
@@ -70,6 +70,12 @@ pub enum SessionError {
     /// The socket.
     #[error("its socket: {0}")]
     Socket(#[from] io::Error),
+}
+
+impl From<Unwritten> for SessionError {
+    fn from(Unwritten(why): Unwritten) -> SessionError {
+        SessionError::Queue(why)
+    }
 }
 
 /// What has come of listening to a front-end.
@@ -419,7 +425,7 @@ impl crate::session::Session for Session {
         let answered = notes.answer(queue, &mapped, &answered);
         this.place.done();
         self.free.push(slot);
-        answered.map_err(end)
+        answered.map_err(|why| end(why.into()))
     }
 
     /// Notifies the front-end of answers, in the queues for which it has requested notifications.
@@ -458,6 +464,10 @@ impl crate::session::Session for Session {
 
     fn has_queues(&self) -> bool {
         true
+    }
+
+    fn has_started(&self) -> bool {
+        self.backend.0.borrow().queues.iter().any(|queue| queue.running && queue.enabled)
     }
 
     fn has_queued(&self) -> bool {
