@@ -63,7 +63,7 @@ fn measured(machines: usize) -> Taken {
     let child = command.args(["run", "study.toml", "--out", "run"]).spawn().unwrap();
     let starts =
         || fs::read_to_string(place.path("run/events.jsonl")).unwrap_or_default().contains("\"starting\"");
-    eventually("they start to measure", LIMIT, || starts());
+    eventually("they start to measure", LIMIT, starts);
     let boot_cpu_s = used(&place);
     // The start is agreed on half a second before.
     std::thread::sleep(Duration::from_secs(2));

@@ -124,7 +124,27 @@ impl Image {
         unreachable!("the last one is asserted")
     }
 
+    /// Starts one that can be migrated, with a socket for its control connection. One that is a destination waits for what is migrated.
+    pub(crate) fn migratable(
+        &self,
+        socket: &Path,
+        step: &str,
+        control: &Path,
+        is_destination: bool,
+    ) -> Machine {
+        let mut more: Vec<String> =
+            vec!["-qmp".into(), format!("unix:{},server=on,wait=off", control.display())];
+        if is_destination {
+            more.extend(["-incoming".into(), "defer".into()]);
+        }
+        self.start_with(socket, step, "tcg", &more)
+    }
+
     fn start(&self, socket: &Path, step: &str, accelerator: &str) -> Machine {
+        self.start_with(socket, step, accelerator, &[])
+    }
+
+    fn start_with(&self, socket: &Path, step: &str, accelerator: &str, more: &[String]) -> Machine {
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-cpu", "max", "-m", "256M"])
@@ -139,6 +159,7 @@ impl Image {
             .arg("-chardev")
             .arg(format!("socket,id=volume,path={},reconnect=1", socket.display()))
             .args(["-device", "vhost-user-blk-pci,chardev=volume,num-queues=2"])
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -181,6 +202,39 @@ impl Machine {
                 Ok(line) => self.said.push_str(&line),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return false,
             }
+        }
+    }
+
+    /// Waits until a line begins with this word and a number that is at least this one. Returns the number.
+    pub(crate) fn wait_for_number(&mut self, word: &str, least: u64) -> u64 {
+        let until = Instant::now() + BOOTS;
+        loop {
+            let newest = self.newest(word);
+            if newest.is_some_and(|newest| newest >= least) {
+                return newest.expect("it is there");
+            }
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.said.push_str(&line),
+                Err(why) => panic!("it is to say {word} {least}: {why}: {}", self.said),
+            }
+        }
+    }
+
+    /// The number of the last line that begins with this word, of what it has said so far.
+    pub(crate) fn newest(&mut self, word: &str) -> Option<u64> {
+        self.lines.try_iter().for_each(|line| self.said.push_str(&line));
+        let number = |line: &str| line.trim().strip_prefix(word)?.trim().parse().ok();
+        // The last line may not be whole.
+        let whole = self.said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().rev().find_map(number)
+    }
+
+    /// Waits until its process has ended.
+    pub(crate) fn wait_until_ended(&mut self) {
+        let until = Instant::now() + BOOTS;
+        while self.child.try_wait().expect("it is ours").is_none() {
+            assert!(Instant::now() < until, "it is to end: {}", self.said);
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod follower;
 pub(crate) mod hosts;
 pub(crate) mod machine;
+pub(crate) mod qmp;
 pub(crate) mod threads;
 pub(crate) mod tls;
 
@@ -161,6 +162,11 @@ impl Cluster {
     /// Where a virtual machine comes for a volume.
     pub(crate) fn vhost_socket(&self, node: u8, volume: &str) -> PathBuf {
         self.node_folder(node).join("vhost").join(format!("{volume}.sock"))
+    }
+
+    /// The same, for an attachment that waits while that socket is in use.
+    pub(crate) fn second_vhost_socket(&self, node: u8, volume: &str) -> PathBuf {
+        self.node_folder(node).join("vhost-2").join(format!("{volume}.sock"))
     }
 
     pub(crate) fn address(&self, node: u8) -> Ipv4Addr {

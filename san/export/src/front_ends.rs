@@ -233,6 +233,10 @@ impl Session for AnySession {
         each!(self.has_queues())
     }
 
+    fn has_started(&self) -> bool {
+        each!(self.has_started())
+    }
+
     fn has_queued(&self) -> bool {
         each!(self.has_queued())
     }

@@ -167,6 +167,12 @@ pub trait Session {
         false
     }
 
+    /// Whether the client has begun to use the volume: a queue of it runs. Until then it has only asked what the volume is, and has set up
+    /// how it would use it.
+    fn has_started(&self) -> bool {
+        false
+    }
+
     /// Whether there is a request in a queue that may be taken.
     fn has_queued(&self) -> bool {
         false

@@ -23,11 +23,15 @@
 //! | `memory` | its memory |
 //! | `guard` | memory that goes away under us costs the front-end its connection, not us our life |
 //! | `queue` | one of its queues |
+//! | `dirty` | what this process writes of a guest's memory, while the guest is migrated |
 //! | [`inflight`] | what was begun and not answered, in memory that outlives us |
 //! | `request` | the request in a chain of descriptors |
+//! | `answer` | the answer to it, and what is noted of it |
 //! | `spans` | where what is read is put |
 
+mod answer;
 mod backend;
+mod dirty;
 mod guard;
 pub mod inflight;
 mod memory;

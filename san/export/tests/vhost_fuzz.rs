@@ -210,6 +210,8 @@ fn random_message(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
             say::SET_VRING_ENABLE,
             say::SET_INFLIGHT_FD,
             say::GET_INFLIGHT_FD,
+            say::SET_LOG_BASE,
+            say::SET_LOG_FD,
             say::RESET_DEVICE,
             say::GET_CONFIG,
         ]),
@@ -247,7 +249,14 @@ fn random_message(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
         }
         say::SET_VRING_ADDR => {
             let (a, b, c) = (address(random), address(random), address(random));
-            places(index(random), a, b, c)
+            let mut body = places(index(random), a, b, c);
+            if random.one_in(2) {
+                // What is written to the used ring is logged.
+                body[4] |= 1;
+                let log = if random.one_in(8) { odd(random) } else { GUEST + USED as u64 };
+                body[32..40].copy_from_slice(&log.to_le_bytes());
+            }
+            body
         }
         say::SET_VRING_KICK | say::SET_VRING_CALL => {
             (u64::from(index(random)) | if random.one_in(30) { 0x100 } else { 0 }).to_le_bytes().to_vec()
@@ -269,8 +278,16 @@ fn random_message(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
             body.extend([0; 4]);
             body
         }
+        say::SET_LOG_BASE => {
+            let bytes = if random.one_in(4) { odd(random) } else { random.one_of(&[1, 40, 4096]) };
+            let offset = if random.one_in(4) { odd(random) } else { 0 };
+            [bytes.to_le_bytes(), offset.to_le_bytes()].concat()
+        }
         say::RESET_DEVICE => Vec::new(),
-        _ => random.one_of(&[guest::FEATURES, guest::FEATURES, u64::MAX]).to_le_bytes().to_vec(),
+        _ => random
+            .one_of(&[guest::FEATURES, guest::FEATURES, guest::FEATURES | 1 << 26, u64::MAX])
+            .to_le_bytes()
+            .to_vec(),
     };
     if random.one_in(40) && !body.is_empty() {
         let at = random.below(body.len() as u64) as usize;
@@ -283,9 +300,9 @@ fn random_message(random: &mut Random, guest: &Guest) -> (Vec<u8>, Vec<RawFd>) {
     let (kick, call) = (guest.kick.as_fd().as_raw_fd(), guest.call.as_fd().as_raw_fd());
     let wanted = match what {
         say::SET_MEM_TABLE => vec![memory; body.first().copied().unwrap_or(0).min(3).into()],
-        say::ADD_MEM_REG | say::SET_INFLIGHT_FD => vec![memory],
+        say::ADD_MEM_REG | say::SET_INFLIGHT_FD | say::SET_LOG_BASE => vec![memory],
         say::SET_VRING_KICK => vec![kick],
-        say::SET_VRING_CALL => vec![call],
+        say::SET_VRING_CALL | say::SET_LOG_FD => vec![call],
         _ => Vec::new(),
     };
     let files = if random.one_in(60) {

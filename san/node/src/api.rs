@@ -87,6 +87,9 @@ pub struct Attach {
     /// The node; where it was last, or has most of it, if none is named.
     #[serde(default)]
     pub node: Option<String>,
+    /// The attachment waits beside the present one, and takes over when its client starts: the destination of a live migration.
+    #[serde(default)]
+    pub when_started: bool,
 }
 
 /// How a volume is to be detached.
@@ -171,7 +174,11 @@ fn router(node: Node) -> Router {
         .route(
             "/v1/volumes/{name}/attach",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(attach): Said<Attach>| {
-                node.attach_volume(&name, attach.node.as_deref()).await.map(Json)
+                match attach.when_started {
+                    true => node.attach_volume_when_started(&name, attach.node.as_deref()).await,
+                    false => node.attach_volume(&name, attach.node.as_deref()).await,
+                }
+                .map(Json)
             }),
         )
         .route(

@@ -53,6 +53,7 @@ mod route;
 pub mod tracer;
 mod volume_host;
 mod volumes;
+mod waiting;
 mod why;
 
 use std::collections::VecDeque;
@@ -358,6 +359,7 @@ impl EventLoop {
         }
         requests.clear();
         self.requests = requests;
+        self.front_ends.note_start(key);
         self.drop_gone();
     }
 

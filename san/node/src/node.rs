@@ -30,6 +30,7 @@
 //! | `store_state` | whether this node uses the configuration store, and if not, why |
 //! | `under_way` | which volumes the commands that run here make |
 //! | `unfinished` | what interrupted commands have left is taken back |
+//! | `waiting` | attachments that wait until their client starts: live migration |
 //! | [`manage`] | the commands of people: volumes, devices, nodes |
 
 mod accesses;
@@ -66,6 +67,7 @@ mod unfinished;
 mod unproved;
 mod unusable;
 mod volume_sockets;
+mod waiting;
 mod welcome;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -87,7 +89,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::api::connections::Connections;
 use crate::config;
-use crate::config::catalog::{Catalog, Limit, Reserve};
+use crate::config::catalog::{Catalog, Limit, Reserve, SocketPlace};
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
 use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
@@ -109,6 +111,7 @@ use store_state::StoreState;
 use under_way::UnderWay;
 pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
+use waiting::WaitingAttachments;
 
 /// How long a node waits before it reads the configuration again where an attempt has failed or is still awaited.
 const CONFIG_POLL: Duration = Duration::from_millis(200);
@@ -169,7 +172,9 @@ pub(crate) struct NodeState {
     /// Volumes whose clients are let in here.
     pub(crate) attached: BTreeSet<u64>,
     /// The sockets that volumes have of their own, by the protocol.
-    sockets: BTreeMap<(u64, Protocol), VolumeSocket>,
+    sockets: BTreeMap<(u64, Protocol, SocketPlace), VolumeSocket>,
+    /// Attachments that wait here until their clients start.
+    waiting: WaitingAttachments,
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
@@ -466,10 +471,13 @@ impl Node {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }
                 LoopEvent::Attached(volume) => {
-                    self.open_volume_sockets(volume.0);
+                    self.open_volume_sockets(volume.0, self.socket_here(volume.0));
                     self.state().attached.insert(volume.0);
                 }
                 LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                LoopEvent::WaitingStarted(volume, number) => self.waiting_started(volume.0, number),
+                LoopEvent::WaitingLetIn(volume, number) => self.waiting_let_in(volume.0, number),
+                LoopEvent::WaitingGone(volume, number) => self.waiting_gone(volume.0, number),
                 LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
                 LoopEvent::CommandDone(number, result) => {
                     if let Some(waits) = self.state().pending_commands.remove(&number) {

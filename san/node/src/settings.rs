@@ -7,6 +7,7 @@ use loadline_san_export::front_ends::{Endpoint, Protocol};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::config::catalog::SocketPlace;
 use crate::config::url::StoreUrl;
 
 /// How long a client's request waits while its volume is not served, if `node.toml` does not say. Seconds.
@@ -97,11 +98,15 @@ impl NodeSettings {
         toml::from_str(&text).map_err(|error| wrong(error.to_string()))
     }
 
-    /// The unix socket at which clients of a protocol connect on this machine: that of the node, or of the volume of this name.
-    pub fn socket(&self, protocol: Protocol, volume: &str) -> PathBuf {
+    /// The unix socket at which clients of a protocol connect on this machine: that of the node, or of the volume of this name, in this place.
+    pub fn socket(&self, protocol: Protocol, volume: &str, place: SocketPlace) -> PathBuf {
+        let in_place = |folder: &str| match place {
+            SocketPlace::First => self.folder.join(folder),
+            SocketPlace::Second => self.folder.join(format!("{folder}-2")),
+        };
         match protocol.endpoint() {
             Endpoint::Node { socket, .. } => self.folder.join(socket),
-            Endpoint::Volume { folder } => self.folder.join(folder).join(format!("{volume}.sock")),
+            Endpoint::Volume { folder } => in_place(folder).join(format!("{volume}.sock")),
         }
     }
 

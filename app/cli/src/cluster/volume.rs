@@ -196,9 +196,15 @@ enum TlsPolicy {
 ///
 /// If another node owned a volume, the named node takes it over. All clients of the volume are disconnected, even if
 /// the owner stays the same. No request that a client sent before is carried out afterwards.
+///
+/// With --when-started the attachment waits beside the present one: use it at the destination before a running virtual
+/// machine is migrated. The machine there may connect at once. When it starts, the node becomes the owner, and the
+/// clients of the present attachment are disconnected. If the machine at the destination ends before it starts, or no
+/// machine connects within 10 minutes, nothing has changed.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  loadline volume attach vm-7 --node node-2\n  loadline volume attach 'db-{001..100}'"
+    after_help = "Examples:\n  loadline volume attach vm-7 --node node-2\n  loadline volume attach 'db-{001..100}'\n  \
+                  loadline volume attach vm-7 --node node-2 --when-started"
 )]
 struct AttachTo {
     /// The names of the volumes. A name may have a range of numbers: 'db-{001..100}'.
@@ -208,6 +214,9 @@ struct AttachTo {
     /// the volume is detached, the node with the most copies in sync]
     #[arg(long)]
     node: Option<String>,
+    /// Wait beside the present attachment, and take over when the virtual machine that connects at the node starts.
+    #[arg(long)]
+    when_started: bool,
     #[command(flatten)]
     api: Api,
 }
@@ -267,18 +276,28 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
     let Some(names) = expanded(&args.names) else { return Ok(Exit::Usage) };
     let attached = many::each(&names, "attached", |name| {
         let path = format!("/v1/volumes/{}/attach", escaped(name));
-        args.api.post::<_, Use>(&path, Attach { node: args.node.clone() })
+        args.api.post::<_, Use>(&path, Attach { node: args.node.clone(), when_started: args.when_started })
     })?;
     Ok(match attached.as_slice() {
         [how] if args.api.json => print_json(how),
         [how] => {
-            let done = format!("volume {} is attached at node {}", how.volume, how.node);
+            let done = match how.waits {
+                false => format!("volume {} is attached at node {}", how.volume, how.node),
+                true => format!(
+                    "volume {} is attached at node {} when a virtual machine starts there; until then nothing changes",
+                    how.volume, how.node
+                ),
+            };
             print_line!("{}", args.api.naming(&done));
             print_line!();
             ways::print_all(&how.ways, how.requires_tls);
             Exit::Done
         }
         all if args.api.json => print_json(&all),
+        _ if args.when_started => args.api.done(&format!(
+            "{} are attached when their virtual machines start; until then nothing changes",
+            alike::volumes(&names)
+        )),
         _ => args
             .api
             .done(&format!("{} are attached; 'loadline volume list' shows where", alike::volumes(&names))),

@@ -6,8 +6,9 @@ use std::fs::File;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
-    VhostUserMemoryRegion, VhostUserProtocolFeatures as Protocol, VhostUserShMemConfig, VhostUserSharedMsg,
-    VhostUserSingleMemoryRegion, VhostUserVirtioFeatures, VhostUserVringAddrFlags, VhostUserVringState,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures as Protocol, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVirtioFeatures, VhostUserVringAddrFlags,
+    VhostUserVringState,
 };
 use vhost::vhost_user::{Error, GpuBackend, Result as Handled, VhostUserBackendReqHandler};
 use virtio_bindings::virtio_blk::{
@@ -17,6 +18,8 @@ use virtio_bindings::virtio_blk::{
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
+use super::answer::Notes;
+use super::dirty::DirtyLog;
 use super::inflight::InFlight;
 use super::memory::{MOST_REGIONS, Memory, Place, Reason};
 use super::queue::{Places, Queue};
@@ -40,10 +43,12 @@ const FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | 1 << VIRTIO_BLK_F_MQ
     | 1 << VIRTIO_BLK_F_DISCARD
     | 1 << VIRTIO_BLK_F_WRITE_ZEROES
+    | VhostUserVirtioFeatures::LOG_ALL.bits()
     | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 fn protocol_features() -> Protocol {
     Protocol::MQ
+        | Protocol::LOG_SHMFD
         | Protocol::REPLY_ACK
         | Protocol::CONFIG
         | Protocol::INFLIGHT_SHMFD
@@ -61,6 +66,11 @@ pub(super) struct BackendState {
     pub(super) memory: Memory,
     pub(super) queues: Vec<Queue>,
     pub(super) kept: Option<InFlight>,
+    log: Option<DirtyLog>,
+    /// The eventfd by which the front-end wants to be notified of bits that are set in the log.
+    pub(super) log_bell: Option<File>,
+    /// Messages that ask for an answer get one, also those that need none.
+    pub(super) answers_all: bool,
     /// Why the last message was refused, for people.
     pub(super) refused: Option<Reason>,
 }
@@ -89,7 +99,36 @@ impl BackendState {
         for (number, queue) in (0..).zip(&mut self.queues) {
             queue.begin(number, event_index, &mapped, self.kept.as_ref())?;
         }
-        Ok(())
+        self.mark_rings()
+    }
+
+    /// The queues, and where answers to their requests are noted.
+    pub(super) fn split(&mut self) -> (&mut [Queue], Notes<'_>) {
+        let log = if self.logs() { self.log.as_ref() } else { None };
+        (&mut self.queues, Notes { kept: self.kept.as_ref(), log })
+    }
+
+    /// Whether the front-end wants to know what is written of its guest's memory.
+    pub(super) fn logs(&self) -> bool {
+        self.features & VhostUserVirtioFeatures::LOG_ALL.bits() != 0
+    }
+
+    /// Whether the front-end wants a log, and has not shared the memory for it yet: nothing may be written until it has (rule H3).
+    pub(super) fn lacks_log(&self) -> bool {
+        self.logs() && self.log.is_none()
+    }
+
+    /// Where what is written of the guest's memory is logged; `None` if the front-end wants no log.
+    pub(super) fn log(&self) -> Option<&DirtyLog> {
+        self.log.as_ref().filter(|_| self.logs())
+    }
+
+    /// The log begins, or a queue does: what was written of used rings before may be in no log. A former process may have written it
+    /// and have ended before it set the bits.
+    fn mark_rings(&self) -> Result<(), Reason> {
+        let Some(log) = self.log() else { return Ok(()) };
+        let marked = self.queues.iter().try_for_each(|queue| queue.mark_all_used(log));
+        marked.map_err(|_| "its log has no room for the memory in which there are queues".into())
     }
 
     /// As if it had just come; but what it keeps of requests in flight stays as it is.
@@ -97,7 +136,7 @@ impl BackendState {
         for queue in &mut self.queues {
             queue.reset();
         }
-        self.features = 0;
+        (self.features, self.log, self.log_bell) = (0, None, None);
     }
 
     fn queue(&mut self, index: u32) -> Result<&mut Queue, Reason> {
@@ -136,6 +175,9 @@ impl Backend {
             memory: Memory::default(),
             queues: (0..MOST_QUEUES).map(|_| Queue::new()).collect(),
             kept: None,
+            log: None,
+            log_bell: None,
+            answers_all: false,
             refused: None,
         };
         Backend(RefCell::new(state))
@@ -186,11 +228,14 @@ impl VhostUserBackendReqHandler for Backend {
                 return Err(format!("it wants features that were not offered: {:#x}", features & !FEATURES));
             }
             state.features = features;
+            if !state.logs() {
+                state.log = None;
+            }
             // A front-end that does not begin queues one by one has them at once.
             if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
                 state.queues.iter_mut().for_each(|queue| queue.enabled = true);
             }
-            Ok(())
+            state.mark_rings()
         })
     }
 
@@ -218,18 +263,19 @@ impl VhostUserBackendReqHandler for Backend {
     fn set_vring_addr(
         &self,
         index: u32,
-        _: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptors: u64,
         used: u64,
         available: u64,
-        _: u64,
+        log: u64,
     ) -> Handled<()> {
         self.set(|state| {
             let BackendState { memory, queues, .. } = state;
             let queue = queues.get_mut(index as usize);
             let queue = queue.ok_or_else(|| format!("there are only {MOST_QUEUES} queues"))?;
-            not_running(queue)?;
-            queue.set_places(Places { descriptors, available, used }, memory)
+            let used_log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+            queue.set_places(Places { descriptors, available, used }, used_log, memory)?;
+            state.mark_rings()
         })
     }
 
@@ -273,8 +319,11 @@ impl VhostUserBackendReqHandler for Backend {
     }
 
     fn set_protocol_features(&self, features: u64) -> Handled<()> {
-        self.set(|_| match features & !protocol_features().bits() {
-            0 => Ok(()),
+        self.set(|state| match features & !protocol_features().bits() {
+            0 => {
+                state.answers_all = features & Protocol::REPLY_ACK.bits() != 0;
+                Ok(())
+            }
             unknown => Err(format!("it wants features of the protocol that were not offered: {unknown:#x}")),
         })
     }
@@ -386,8 +435,11 @@ impl VhostUserBackendReqHandler for Backend {
         Err(NOT_OFFERED)
     }
 
-    fn set_log_base(&self, _: &vhost::vhost_user::message::VhostUserLog, _: File) -> Handled<()> {
-        Err(NOT_OFFERED)
+    fn set_log_base(&self, log: &VhostUserLog, file: File) -> Handled<()> {
+        self.set(|state| {
+            state.log = Some(DirtyLog::map(&file, log.mmap_offset, log.mmap_size)?);
+            state.mark_rings()
+        })
     }
 }
 

@@ -98,6 +98,14 @@ impl Mapped {
         self.flat[at].find(address, bytes).map(of)
     }
 
+    /// The guest's address of a byte that was found here.
+    pub(super) fn guest_address(&self, at: *const u8) -> Option<u64> {
+        self.flat.iter().find_map(|flat| {
+            let within = (at as usize).checked_sub(flat.start as usize)? as u64;
+            (within < flat.bytes).then_some(flat.guest + within)
+        })
+    }
+
     /// Adds bytes, in as many regions as they lie in. False if they do not.
     pub(super) fn find_all(&self, address: u64, bytes: usize, spans: &mut Vec<Span>) -> bool {
         if let Some(span) = self.find(address, bytes) {

@@ -9,6 +9,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use virtio_queue::{Queue as Ring, QueueT};
 
+use super::dirty::{Beyond, DirtyLog};
 use super::inflight::{Again, InFlight};
 use super::memory::{Mapped, Memory, Reason};
 use crate::session::QueueWatch;
@@ -16,19 +17,29 @@ use crate::session::QueueWatch;
 /// The most descriptors of a queue: QEMU's limit too.
 pub(super) const MOST_DESCRIPTORS: u16 = 1024;
 
+/// Bytes of a used ring's header, and of each of its entries.
+const USED_HEADER: usize = 4;
+const USED_ENTRY: usize = 8;
+
 /// Where the parts of a queue are, by the front-end's messages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) descriptors: u64,
     pub(super) available: u64,
     pub(super) used: u64,
 }
 
+/// An answer that cannot be written where it belongs, and why: the front-end is to be disconnected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unwritten(pub(super) &'static str);
+
 /// One virtqueue of a front-end, with the two eventfds by which the front-end and this process notify each other.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) ring: Ring,
     places: Option<Places>,
+    /// The guest's address of the used ring, by which what is written there is logged; `None` if it is not to be logged.
+    used_log: Option<u64>,
     /// The front-end notifies this process by it of new requests.
     kick: Option<File>,
     /// The kernel watches it.
@@ -57,6 +68,7 @@ impl Queue {
         Queue {
             ring,
             places: None,
+            used_log: None,
             kick: None,
             watched: false,
             call: None,
@@ -88,7 +100,21 @@ impl Queue {
         self.ring.set_next_avail(base);
     }
 
-    pub(super) fn set_places(&mut self, places: Places, memory: &Memory) -> Result<(), Reason> {
+    /// Where its parts are. In a queue that runs they stay where they are: a front-end that begins or ends the logging of what is
+    /// written repeats them. `used_log`: the guest's address of the used ring, if writes to it are to be logged.
+    pub(super) fn set_places(
+        &mut self,
+        places: Places,
+        used_log: Option<u64>,
+        memory: &Memory,
+    ) -> Result<(), Reason> {
+        if self.running {
+            if self.places != Some(places) {
+                return Err("it moves a queue that is in use".into());
+            }
+            self.used_log = used_log;
+            return Ok(());
+        }
         let find =
             |user| memory.guest_address(user).ok_or("a queue lies outside of the memory that is shared");
         let (descriptors, available, used) =
@@ -97,8 +123,30 @@ impl Queue {
         let set = set.and_then(|()| self.ring.try_set_avail_ring_address(available));
         let set = set.and_then(|()| self.ring.try_set_used_ring_address(used));
         set.map_err(|error| format!("a queue's place is not taken: {error}"))?;
-        self.places = Some(places);
+        (self.places, self.used_log) = (Some(places), used_log);
         Ok(())
+    }
+
+    /// Adds an entry to the used ring. Returns its index.
+    pub(super) fn add_used(&mut self, mapped: &Mapped, head: u16, bytes: u32) -> Result<u16, Unwritten> {
+        let index = self.ring.next_used();
+        let added = self.ring.add_used(mapped, head, bytes);
+        added.map(|()| index).map_err(|_| Unwritten("a queue is not within its memory any more"))
+    }
+
+    /// The used ring's header and the entry of this index were written.
+    pub(super) fn mark_used(&self, index: u16, log: &DirtyLog) -> Result<(), Beyond> {
+        let Some(used) = self.used_log else { return Ok(()) };
+        log.mark(used, USED_HEADER)?;
+        let entry = u64::from(index % self.ring.size());
+        log.mark(used.saturating_add(USED_HEADER as u64 + entry * USED_ENTRY as u64), USED_ENTRY)
+    }
+
+    /// Any of the used ring may have been written.
+    pub(super) fn mark_all_used(&self, log: &DirtyLog) -> Result<(), Beyond> {
+        let Some(used) = self.used_log.filter(|_| self.running) else { return Ok(()) };
+        // With the field behind the entries by which the guest is asked to notify.
+        log.mark(used, USED_HEADER + USED_ENTRY * usize::from(self.ring.size()) + 2)
     }
 
     /// By this descriptor there will be news; which begins it.
@@ -182,8 +230,17 @@ impl Queue {
         self.ring.next_avail()
     }
 
-    /// Whether there is something that was not taken.
-    pub(super) fn has_more(&self, mapped: &Mapped) -> bool {
+    /// Whether requests that a former process has taken wait to begin again.
+    pub(super) fn has_again(&self) -> bool {
+        self.running && !self.again.is_empty()
+    }
+
+    /// Whether there is something that was not taken. If the queue is to end, only what a former process has taken counts, whether or not
+    /// the queue is still enabled: it is answered before the queue ends (rule H2).
+    pub(super) fn has_more(&self, mapped: &Mapped, ends: bool) -> bool {
+        if ends {
+            return self.has_again();
+        }
         let is_used = self.running && self.enabled;
         is_used
             && (!self.again.is_empty()
@@ -194,15 +251,30 @@ impl Queue {
     }
 
     /// Asks the front-end to notify when there is more. Returns whether there is some already.
-    pub(super) fn wants_kicks(&mut self, mapped: &Mapped) -> bool {
+    pub(super) fn wants_kicks(&mut self, mapped: &Mapped, log: Option<&DirtyLog>) -> bool {
         let is_used = self.running && self.enabled;
-        is_used && self.ring.enable_notification(mapped).unwrap_or(false)
+        let more = is_used && self.ring.enable_notification(mapped).unwrap_or(false);
+        if is_used {
+            self.mark_wish(log);
+        }
+        more
     }
 
     /// The front-end need not notify for now: the queue is polled.
-    pub(super) fn wants_no_kicks(&mut self, mapped: &Mapped) {
+    pub(super) fn wants_no_kicks(&mut self, mapped: &Mapped, log: Option<&DirtyLog>) {
         if self.running && self.enabled {
             let _ = self.ring.disable_notification(mapped);
+            self.mark_wish(log);
+        }
+    }
+
+    /// The field by which the guest is asked to notify was written: in the header of the used ring, or behind its entries. A page without
+    /// a bit is no error here: the next answer finds it.
+    fn mark_wish(&self, log: Option<&DirtyLog>) {
+        if let (Some(log), Some(used)) = (log, self.used_log) {
+            let behind = USED_HEADER + USED_ENTRY * usize::from(self.ring.size());
+            let _ = log.mark(used, USED_HEADER);
+            let _ = log.mark(used.saturating_add(behind as u64), 2);
         }
     }
 
@@ -224,7 +296,7 @@ impl Queue {
 }
 
 /// An eventfd by which one side notifies the other, and that never makes us wait.
-fn bell(file: File) -> Result<File, Reason> {
+pub(super) fn bell(file: File) -> Result<File, Reason> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]") {
         return Err("the descriptor for notifications is no eventfd".into());

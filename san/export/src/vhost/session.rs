@@ -1,7 +1,7 @@
 //! A front-end's connection: its messages are carried out, requests are taken from its queues, and answered there.
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,13 +19,16 @@ use vhost::vhost_user::message::FrontendReq;
 use virtio_queue::QueueT;
 use vm_memory::GuestAddress;
 
+use super::answer::Answered;
 use super::backend::{Backend, BackendState};
+use super::dirty::DirtyLog;
 use super::memory::Mapped;
+use super::queue::{Queue, Unwritten};
 use super::request::{Chain, ID, MOST_DATA, Parsed, Place, SECTOR, Verb, status};
-use super::socket::{HEADER, has_room, peek, waiting};
+use super::socket::{HEADER, has_room, peek, take_log_bell, waiting};
 use super::spans::{write, zero};
 use crate::block::{BlockRequest, Operation};
-use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session as _, SessionEnd};
+use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, SessionEnd};
 
 /// The most requests of a front-end that are not answered. More wait in its queues.
 pub const MOST_REQUESTS: usize = 1024;
@@ -67,6 +70,12 @@ pub enum SessionError {
     /// The socket.
     #[error("its socket: {0}")]
     Socket(#[from] io::Error),
+}
+
+impl From<Unwritten> for SessionError {
+    fn from(Unwritten(why): Unwritten) -> SessionError {
+        SessionError::Queue(why)
+    }
 }
 
 /// What has come of listening to a front-end.
@@ -149,6 +158,21 @@ impl Session {
         })
     }
 
+    /// Whether there is room for one more request.
+    fn has_room(&self) -> bool {
+        self.in_flight() < MOST_REQUESTS && self.taken < MOST_BYTES
+    }
+
+    /// Whether requests that a former process has taken wait to begin again.
+    fn has_again(&self) -> bool {
+        self.backend.0.borrow().queues.iter().any(Queue::has_again)
+    }
+
+    /// Whether every request that was taken is answered (rule H2).
+    fn is_drained(&self) -> bool {
+        self.in_flight() == 0 && !self.has_again()
+    }
+
     /// Requests that are not answered.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -179,7 +203,7 @@ impl Session {
                 ]
                 .contains(&number(0));
             self.drains = ends_queues;
-            let drained = !ends_queues || self.in_flight() == 0;
+            let drained = !ends_queues || self.is_drained();
             if !whole || !drained || !has_room(&self.socket)? {
                 let since = *self.late.get_or_insert(now);
                 let limit = if drained { REST_NS } else { DRAIN_NS };
@@ -189,6 +213,13 @@ impl Session {
                 return Ok(Listened::Again);
             }
             (self.late, self.drains) = (None, false);
+            if number(0) == FrontendReq::SET_LOG_FD as u32 {
+                // The vhost crate does not know this message.
+                let mut state = self.backend.0.borrow_mut();
+                let bell = take_log_bell(&self.socket, length, state.answers_all)?;
+                state.log_bell = bell.map(super::queue::bell).transpose().map_err(SessionError::Message)?;
+                continue;
+            }
             let handled = self.handler.handle_request();
             if let Some(reason) = self.backend.0.borrow_mut().refused.take() {
                 return Err(SessionError::Message(reason));
@@ -222,8 +253,12 @@ impl Session {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();
         let Some(mapped) = state.memory.mapped().cloned() else { return Ok(()) };
-        if mapped.is_lost() || state.kept.as_ref().is_some_and(super::inflight::InFlight::is_lost) {
+        let is_kept_lost = state.kept.as_ref().is_some_and(super::inflight::InFlight::is_lost);
+        if mapped.is_lost() || is_kept_lost || state.log().is_some_and(DirtyLog::is_lost) {
             return Err(SessionError::Lost);
+        }
+        if state.lacks_log() {
+            return Ok(());
         }
         let count = state.queues.len();
         let mut budget = BUDGET;
@@ -243,14 +278,18 @@ impl Session {
         budget: &mut usize,
         asked: &mut Vec<BlockRequest>,
     ) -> Result<(), SessionError> {
-        let BackendState { queues, kept, .. } = state;
+        let (queues, notes) = state.split();
         let queue = &mut queues[number as usize];
-        if !queue.has_more(mapped) {
+        if !queue.has_more(mapped, self.drains) {
             return Ok(());
         }
         let (table, size) = (GuestAddress(queue.ring.desc_table()), queue.ring.size());
-        queue.wants_no_kicks(mapped);
-        while self.wants_requests() && *budget > 0 {
+        queue.wants_no_kicks(mapped, notes.log);
+        while self.has_room() && *budget > 0 {
+            // Of a queue that is to end, what a former process has taken is still to be answered (rule H2).
+            if self.drains && queue.again.is_empty() {
+                break;
+            }
             let again = queue.again.pop_front();
             let head = match again {
                 Some(again) => again.head,
@@ -273,13 +312,12 @@ impl Session {
                 }
             };
             *budget = budget.saturating_sub(place.pieces());
-            if let Some(kept) = kept
+            if let Some(kept) = notes.kept
                 && again.is_none()
             {
                 kept.begin(number, head, queue.order);
                 queue.order = queue.order.wrapping_add(1);
             }
-            let kept = kept.as_ref();
             let parsed = match parsed {
                 // Whether it was carried out is unknown, and it is too late to do it now.
                 Ok(Parsed { verb, .. }) if verb.changes() && again.is_some_and(|again| again.fails) => {
@@ -290,13 +328,16 @@ impl Session {
             match parsed {
                 Err(status) => {
                     let place = &self.slots[slot as usize].place;
-                    answer(queue, number, head, place, status, 0, mapped, kept)?;
+                    let answered = Answered { number, head, place, status, moved: 0, written: &[] };
+                    notes.answer(queue, mapped, &answered)?;
                     self.free.push(slot);
                 }
                 Ok(Parsed { verb: Verb::Id, .. }) => {
                     let place = &self.slots[slot as usize].place;
                     write(&place.data, 0, &self.id);
-                    answer(queue, number, head, place, status::OK, ID, mapped, kept)?;
+                    let written = &place.data[..];
+                    let answered = Answered { number, head, place, status: status::OK, moved: ID, written };
+                    notes.answer(queue, mapped, &answered)?;
                     self.free.push(slot);
                 }
                 Ok(parsed) => {
@@ -370,18 +411,21 @@ impl crate::session::Session for Session {
     fn complete(&mut self, slot: u32, result: Result<(), Failure>) -> Result<(), SessionEnd> {
         let backend = Arc::clone(&self.backend);
         let mut state = backend.0.borrow_mut();
-        let BackendState { queues, kept, .. } = &mut *state;
+        let (queues, notes) = state.split();
         let this = &mut self.slots[slot as usize];
         let mapped = this.mapped.take().expect("a request that is not answered has its memory");
         let queue = &mut queues[this.queue as usize];
-        let moved = if this.parsed.verb == Verb::Read && result.is_ok() { this.place.length } else { 0 };
+        let (reads, place) = (this.parsed.verb == Verb::Read, &this.place);
+        let moved = if reads && result.is_ok() { place.length } else { 0 };
         let status = if result.is_ok() { status::OK } else { status::IO };
-        self.taken -= this.place.length;
-        let answered =
-            answer(queue, this.queue, this.head, &this.place, status, moved, &mapped, kept.as_ref());
+        // Of a read that has failed, a part may have been written.
+        let written = if reads { &place.data[..] } else { &[] };
+        self.taken -= place.length;
+        let answered = Answered { number: this.queue, head: this.head, place, status, moved, written };
+        let answered = notes.answer(queue, &mapped, &answered);
         this.place.done();
         self.free.push(slot);
-        answered.map_err(end)
+        answered.map_err(|why| end(why.into()))
     }
 
     /// Notifies the front-end of answers, in the queues for which it has requested notifications.
@@ -389,6 +433,9 @@ impl crate::session::Session for Session {
         let mut state = self.backend.0.borrow_mut();
         if let Some(mapped) = state.memory.mapped().cloned() {
             state.queues.iter_mut().for_each(|queue| queue.ring(&mapped, &mut ring));
+        }
+        if let Some(bell) = state.log_bell.as_ref().filter(|_| state.log().is_some_and(DirtyLog::take_news)) {
+            ring(bell.as_raw_fd());
         }
         Ok(Sent { is_full: !has_room, ..Sent::default() })
     }
@@ -398,12 +445,12 @@ impl crate::session::Session for Session {
     }
 
     fn wants_requests(&self) -> bool {
-        !self.drains && self.in_flight() < MOST_REQUESTS && self.taken < MOST_BYTES
+        self.has_room() && (!self.drains || self.has_again())
     }
 
     /// Of a queue that is to end: everything in flight is complete.
     fn wants_turn(&self) -> bool {
-        self.drains && self.in_flight() == 0
+        self.drains && self.is_drained()
     }
 
     /// Messages need no memory.
@@ -419,10 +466,14 @@ impl crate::session::Session for Session {
         true
     }
 
+    fn has_started(&self) -> bool {
+        self.backend.0.borrow().queues.iter().any(|queue| queue.running && queue.enabled)
+    }
+
     fn has_queued(&self) -> bool {
         let state = self.backend.0.borrow();
         let Some(mapped) = state.memory.mapped().filter(|_| self.wants_requests()) else { return false };
-        state.queues.iter().any(|queue| queue.has_more(mapped))
+        !state.lacks_log() && state.queues.iter().any(|queue| queue.has_more(mapped, self.drains))
     }
 
     fn arm_queues(&mut self) -> bool {
@@ -431,7 +482,11 @@ impl crate::session::Session for Session {
         }
         let mut state = self.backend.0.borrow_mut();
         let Some(mapped) = state.memory.mapped().cloned() else { return false };
-        state.queues.iter_mut().fold(false, |some, queue| queue.wants_kicks(&mapped) | some)
+        if state.lacks_log() {
+            return false;
+        }
+        let (queues, notes) = state.split();
+        queues.iter_mut().fold(false, |some, queue| queue.wants_kicks(&mapped, notes.log) | some)
     }
 
     fn next_queue_watch(&mut self) -> Option<(u16, QueueWatch)> {
@@ -527,35 +582,4 @@ fn next_head(ring: &mut virtio_queue::Queue, mapped: &Mapped) -> Result<Option<u
         return Err(SessionError::Queue("a queue's entry cannot be read"));
     }
     Ok(head)
-}
-
-/// Writes the result of a request where the front-end finds it.
-#[allow(clippy::too_many_arguments, reason = "all that an answer consists of")]
-fn answer(
-    queue: &mut super::queue::Queue,
-    number: u16,
-    head: u16,
-    place: &Place,
-    status: u8,
-    moved: usize,
-    mapped: &Mapped,
-    kept: Option<&super::inflight::InFlight>,
-) -> Result<(), SessionError> {
-    // SAFETY: the byte lies within what is mapped (`Place::read`), which the caller keeps.
-    unsafe { place.status.write_volatile(status) };
-    if !queue.running {
-        return Ok(());
-    }
-    if let Some(kept) = kept {
-        kept.answers(number, head);
-    }
-    queue
-        .ring
-        .add_used(mapped, head, moved as u32 + 1)
-        .map_err(|_| SessionError::Queue("a queue is not within its memory any more"))?;
-    if let Some(kept) = kept {
-        kept.answered(number, head, queue.ring.next_used());
-    }
-    queue.rings = true;
-    Ok(())
 }

@@ -41,6 +41,8 @@ pub(crate) mod say {
     pub(crate) const GET_FEATURES: u32 = 1;
     pub(crate) const SET_FEATURES: u32 = 2;
     pub(crate) const SET_MEM_TABLE: u32 = 5;
+    pub(crate) const SET_LOG_BASE: u32 = 6;
+    pub(crate) const SET_LOG_FD: u32 = 7;
     pub(crate) const SET_VRING_NUM: u32 = 8;
     pub(crate) const SET_VRING_ADDR: u32 = 9;
     pub(crate) const SET_VRING_BASE: u32 = 10;

@@ -230,6 +230,9 @@ pub struct Volume {
     pub cache_bytes: u64,
     /// Where it is, or was last, attached; nowhere: no node serves it.
     pub attached: Option<u32>,
+    /// Which of its sockets it has at that node.
+    #[serde(default, skip_serializing_if = "SocketPlace::is_first")]
+    pub socket: SocketPlace,
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
@@ -238,6 +241,32 @@ pub struct Volume {
     pub limit: Option<Limit>,
     /// What is being done with it.
     pub state: VolumeState,
+}
+
+impl Volume {
+    /// The volume, attached at this node, or nowhere. It keeps its socket if it stays where it was.
+    pub fn attached_at(&self, node: Option<u32>) -> Volume {
+        let socket = if node == self.attached { self.socket } else { SocketPlace::First };
+        Volume { attached: node, socket, ..self.clone() }
+    }
+}
+
+/// Which of the two sockets of its own a volume has at a node. Two attachments of a volume, of which one waits, may be at one node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SocketPlace {
+    /// The usual one.
+    #[default]
+    First,
+    /// Where an attachment waited while the first one was in use.
+    Second,
+}
+
+impl SocketPlace {
+    /// Whether it is the usual one.
+    pub fn is_first(&self) -> bool {
+        *self == SocketPlace::First
+    }
 }
 
 fn is_zero(bytes: &u64) -> bool {

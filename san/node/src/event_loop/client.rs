@@ -21,12 +21,40 @@ pub(super) struct ClientOrigin {
     pub(super) certificate: Option<String>,
 }
 
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its first queue.
+    Waits,
+    /// An attach at this node.
+    Started,
+    /// That core carries out the attach.
+    Announced,
+}
+
+/// A client that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// The number of the attachment that waits, which no other one of this process has.
+    pub(super) number: u64,
+    pub(super) stage: Stage,
+}
+
+/// What has become of a client that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitingNews {
+    Started,
+    Gone,
+}
+
 /// A connected client of one volume: its session and the state of its connection in this loop.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) session: AnySession,
     pub(super) origin: ClientOrigin,
     pub(super) volume: VolumeId,
+    /// It waits beside the volume's clients, and may request nothing (rule H1).
+    pub(super) waiting: Option<Waiting>,
     /// Whether its host confirms what it is sent.
     pub(super) confirmed: Confirmed,
     /// The ring watches its socket for input.
@@ -62,6 +90,7 @@ impl Client {
             session,
             origin,
             volume,
+            waiting: None,
             confirmed: Confirmed::default(),
             watched: false,
             watched_for_room: false,

@@ -151,6 +151,12 @@ pub enum LoopCommand {
     Reaches(NodeId, Option<BTreeSet<NodeId>>),
     /// A client comes.
     Client(Box<NewClient>),
+    /// A client comes by the socket of the attachment of this number, which waits until the client starts (rule H1). Then another attach is to
+    /// be ordered here, which lets the client in. → [`LoopEvent::WaitingStarted`], [`LoopEvent::WaitingLetIn`],
+    /// [`LoopEvent::WaitingGone`]
+    WaitingClient(Box<NewClient>, u64),
+    /// The client of a volume that waits is disconnected, for this reason. → [`LoopEvent::WaitingGone`]
+    EndWaiting(VolumeId, &'static str),
     /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
     Peer {
         /// The node.
@@ -221,6 +227,12 @@ pub enum LoopEvent {
     Attached(VolumeId),
     /// It is attached elsewhere, or not any more: its clients here are gone.
     Detached(VolumeId),
+    /// The client that waits by the attachment of this number has started.
+    WaitingStarted(VolumeId, u64),
+    /// It is let in, and is a client like others.
+    WaitingLetIn(VolumeId, u64),
+    /// It is gone, and was not let in.
+    WaitingGone(VolumeId, u64),
     /// A volume is blocked, and why; or it is not any more.
     Blocked(VolumeId, Option<String>),
     /// The order with this number was carried out, or not.

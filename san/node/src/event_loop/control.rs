@@ -5,6 +5,7 @@ use loadline_san_core::record::Record;
 use loadline_san_core::volume::{CommandError, Event, Status};
 
 use super::EventLoop;
+use super::client::Stage;
 use super::command::{LoopCommand, LoopEvent, LoopState};
 use super::route::Local;
 use super::tracer::{TraceOrder, Tracer};
@@ -93,6 +94,11 @@ impl EventLoop {
             }
             LoopCommand::Reaches(node, reaches) => self.local.push_back(Local::Reaches(node, reaches)),
             LoopCommand::Client(new) => self.new_client(*new),
+            LoopCommand::WaitingClient(new, number) => self.new_waiting(*new, number),
+            LoopCommand::EndWaiting(id, why) => {
+                let all = [Stage::Waits, Stage::Started, Stage::Announced];
+                self.end_waiting(id, &all, &Why::NoLongerWaiting(why));
+            }
             LoopCommand::NoPeer(node) => self.peers.remove(node),
             LoopCommand::Peer { node, name, address, certificates } => {
                 self.peers.add(node, name, address, &certificates);

@@ -18,7 +18,7 @@ use loadline_san_export::session::{Attachment, Next, QueueWatch, Receiving, Sess
 use loadline_san_transport::socket;
 
 use super::backlog::Answered;
-use super::client::Client;
+use super::client::{Client, WaitingNews};
 use super::keys::Keys;
 use super::why::Why;
 use crate::node::sockets::is_closed;
@@ -48,6 +48,8 @@ pub(super) struct FrontEnds {
     broken: Vec<(u32, Why)>,
     /// Clients that were disconnected, whose requests are to be dropped.
     gone: Vec<(VolumeId, u32)>,
+    /// What has become of clients that wait, by their volume and the number of their attachment.
+    waiting_news: Vec<(VolumeId, u64, WaitingNews)>,
     /// Clients whose queues are polled.
     polled: Vec<u32>,
     /// The client and the queue that each key watches.
@@ -68,7 +70,9 @@ impl FrontEnds {
     /// How many clients reach a volume at this node only.
     pub(super) fn bound(&self, volume: VolumeId) -> usize {
         let is_bound = |client: &&Client| {
-            client.volume == volume && matches!(client.session.protocol().endpoint(), Endpoint::Volume { .. })
+            client.volume == volume
+                && client.waiting.is_none()
+                && matches!(client.session.protocol().endpoint(), Endpoint::Volume { .. })
         };
         self.clients.values().filter(is_bound).count()
     }
@@ -88,7 +92,8 @@ impl FrontEnds {
 
     /// Whether a volume has a client of this protocol.
     pub(super) fn has(&self, volume: VolumeId, protocol: Protocol) -> bool {
-        self.clients.values().any(|client| client.volume == volume && client.session.protocol() == protocol)
+        let is_so = |client: &Client| client.volume == volume && client.session.protocol() == protocol;
+        self.clients.values().any(|client| client.waiting.is_none() && is_so(client))
     }
 
     /// A client was let in.
@@ -97,9 +102,34 @@ impl FrontEnds {
         self.readable.push_back(key);
     }
 
+    /// All clients of a volume, those that wait included.
+    pub(super) fn of_volume(&mut self, volume: VolumeId) -> impl Iterator<Item = &mut Client> {
+        self.clients.values_mut().filter(move |client| client.volume == volume)
+    }
+
+    /// The key of a client for which this holds.
+    pub(super) fn find(&self, is_it: impl Fn(&Client) -> bool) -> Option<u32> {
+        self.clients.iter().find(|(_, client)| is_it(client)).map(|(key, _)| *key)
+    }
+
+    /// A client's session is to receive in the next round.
+    pub(super) fn receive_soon(&mut self, key: u32) {
+        self.readable.push_back(key);
+    }
+
+    /// Something has become of a client that waits.
+    pub(super) fn add_waiting_news(&mut self, news: (VolumeId, u64, WaitingNews)) {
+        self.waiting_news.push(news);
+    }
+
+    /// What has become of clients that wait since this was last called.
+    pub(super) fn take_waiting_news(&mut self) -> Vec<(VolumeId, u64, WaitingNews)> {
+        std::mem::take(&mut self.waiting_news)
+    }
+
     /// Others were let in to a volume, by this attachment.
     pub(super) fn attached(&mut self, volume: VolumeId, attachment: Attachment) {
-        for client in self.clients.values_mut().filter(|client| client.volume == volume) {
+        for client in self.of_volume(volume).filter(|client| client.waiting.is_none()) {
             client.session.attached(attachment);
         }
     }
@@ -159,7 +189,7 @@ impl FrontEnds {
         let client = self.clients.get_mut(&key)?;
         let volume = client.volume;
         (client.next, client.listed) = (false, false);
-        let accepts = self.taken < MOST_TAKEN || client.taken == 0;
+        let accepts = client.waiting.is_none() && (self.taken < MOST_TAKEN || client.taken == 0);
         let mut from =
             Receiving { pool: ring.pool, now: ring.now, accepts, is_ready: !client.watched, requests };
         let next = client.session.receive(&mut from);
@@ -198,6 +228,7 @@ impl FrontEnds {
     /// The queues of a client are polled, if it has some.
     fn poll(&mut self, key: u32) {
         if let Some(client) = self.clients.get_mut(&key)
+            && client.waiting.is_none()
             && client.session.has_queues()
             && !std::mem::replace(&mut client.polled, true)
         {
@@ -347,7 +378,7 @@ impl FrontEnds {
         self.taken = self.taken - client.taken + taken;
         client.taken = taken;
         // A client that requests more than it may, or does not read, receives nothing until it is answered.
-        if client.paused && client.session.wants_requests() {
+        if client.paused && client.waiting.is_none() && client.session.wants_requests() {
             if is_closed(client.session.socket()) {
                 // It was not watched meanwhile.
                 return Err(Why::CLOSED);
@@ -399,7 +430,10 @@ impl FrontEnds {
             let _ = uring.unwatch(*own);
         }
         self.taken -= client.taken;
-        self.gone.push((client.volume, key));
+        match client.waiting {
+            Some(waiting) => self.add_waiting_news((client.volume, waiting.number, WaitingNews::Gone)),
+            None => self.gone.push((client.volume, key)),
+        }
     }
 
     /// Disconnects all of these clients.

@@ -5,7 +5,7 @@ use loadline_san_core::volume::{Event, Status};
 use loadline_san_export::session::Session as _;
 
 use super::EventLoop;
-use super::client::Client;
+use super::client::{Client, Stage};
 use super::command::{LoopEvent, SessionId};
 use super::route::Local;
 use super::why::{Why, refuse};
@@ -27,21 +27,23 @@ impl EventLoop {
                 self.local.extend(host.leave(key).map(|request| Local::Cancel(volume, request)));
             }
         }
+        self.report_waiting();
     }
 
-    /// Clients of a volume are not let in any more: those that are here are disconnected.
+    /// Clients of a volume are not let in any more: those that are here are disconnected. A client that waits is none of them (rule H1).
     pub(super) fn detached(&mut self, id: VolumeId, why: &Why) {
         let Some(host) = self.volumes.get_mut(id) else { return };
         host.attached = false;
         let coming = host.arriving.drain(..).chain(host.announced.drain(..));
         coming.for_each(|(new, _)| refuse(new, why));
-        self.disconnect_all(|client| client.volume == id, why);
+        self.disconnect_all(|client| client.volume == id && client.waiting.is_none(), why);
         (self.report)(LoopEvent::Detached(id));
     }
 
     /// The volume is not owned here any more: its clients are disconnected, what is not answered is dropped, and the leases are released
     /// (rule L5).
     pub(super) fn give_up(&mut self, id: VolumeId, why: &Why) {
+        self.end_waiting(id, &[Stage::Announced], why);
         self.detached(id, why);
         if let Some(host) = self.volumes.get_mut(id) {
             host.claims = false;
@@ -60,8 +62,10 @@ impl EventLoop {
         self.drop_gone();
     }
 
-    /// An attach was ordered here: clients that came before it are disconnected, and what they asked for is dropped.
+    /// An attach was ordered here: clients that came before it are disconnected, and what they asked for is dropped. A client that waited
+    /// and has started is let in by it.
     pub(super) fn fence(&mut self, id: VolumeId) {
+        self.announce_waiting(id);
         self.detached(id, &Why::Fenced);
         if let Some(host) = self.volumes.get_mut(id) {
             host.claims = true;

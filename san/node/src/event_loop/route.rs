@@ -218,6 +218,7 @@ impl EventLoop {
                     admission = true;
                     if let Some(attachment) = self.volumes.attachment(id) {
                         self.front_ends.attached(id, attachment);
+                        self.promote_waiting(id, attachment);
                     }
                     (self.report)(LoopEvent::Attached(id));
                     again |= self.let_in(id);

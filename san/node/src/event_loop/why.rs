@@ -52,6 +52,9 @@ pub(super) enum Why {
     /// An attach was ordered.
     #[error("the volume was attached again")]
     Fenced,
+    /// The attachment that waited for it to start has ended.
+    #[error("the attachment that waited for its start has ended: {0}")]
+    NoLongerWaiting(&'static str),
     /// It chose the volume before an attach.
     #[error("the volume was attached again after the client chose the volume")]
     Old,

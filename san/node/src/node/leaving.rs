@@ -95,7 +95,7 @@ impl Node {
                 let mut moves: Vec<Change> = Vec::new();
                 for (id, heir) in &heirs {
                     let (volume, version) = &catalog.volumes[id];
-                    let next = catalog::Volume { attached: Some(*heir), ..volume.clone() };
+                    let next = volume.attached_at(Some(*heir));
                     moves.push(change(format!("volume/{id}"), Some(*version), &next));
                 }
                 let Some((node, version)) = catalog.nodes.get(&me.node.0) else { return Ok(BTreeSet::new()) };

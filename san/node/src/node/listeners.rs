@@ -22,7 +22,7 @@ use super::standing::{Rooms, Standing};
 use super::unproved::Source;
 use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
-use crate::config::catalog::{self, Catalog, VolumeState};
+use crate::config::catalog::{self, Catalog, SocketPlace, VolumeState};
 use crate::event_loop::command::LoopCommand;
 use crate::event_loop::most_in_flight;
 use crate::identity::access::Role;
@@ -93,7 +93,7 @@ impl Node {
                 let accepts = self.clone().accept_network(listener, protocol, clients.clone());
                 accepting.spawn(self.clone().unless_it_leaves(accepts));
             }
-            let socket = self.0.settings.socket(protocol, "");
+            let socket = self.0.settings.socket(protocol, "", SocketPlace::First);
             // What a dead process has left. A living one has its addresses too, so this one would not have come so far.
             let _ = std::fs::remove_file(&socket);
             let what = format!("{} ({})", socket.display(), protocol.name());

@@ -92,7 +92,7 @@ fn orders(catalog: &Catalog, me: Owner, bound: &BTreeSet<u64>, alive: &BTreeMap<
     let heirs = heirs.into_iter().filter(|(_, heir)| !catalog.in_maintenance(*heir));
     let orders = heirs.filter_map(|(id, heir)| {
         let (volume, version) = &catalog.volumes[&id];
-        let next = catalog::Volume { attached: Some(heir), ..volume.clone() };
+        let next = volume.attached_at(Some(heir));
         (volume.attached != Some(heir)).then(|| change(format!("volume/{id}"), Some(*version), &next))
     });
     orders.collect()

@@ -208,6 +208,7 @@ impl Node {
                 self.loop_of(*id).give(LoopCommand::Fence(VolumeId(*id)));
             }
         }
+        self.end_superseded();
         self.volume_sockets();
         done
     }

@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 
 use super::Node;
 use super::listeners::LOCAL;
+use super::waiting::Whose;
+use crate::config::catalog::{SocketPlace, Volume};
 use crate::event_loop::command::{LoopCommand, NewClient};
 
 /// How long a virtual machine waits until its volume is served.
@@ -49,40 +51,47 @@ fn inode(path: &Path) -> Option<u64> {
 }
 
 impl Node {
-    /// Volumes that are attached here have their sockets, and others none.
+    /// Volumes that are attached here, or wait here, have their sockets, and others none.
     pub(super) fn volume_sockets(&self) {
-        let wanted: BTreeSet<u64> = {
+        let wanted: BTreeSet<(u64, SocketPlace)> = {
             let mut state = self.state();
             // Here, or at a node that is excluded.
             let wanted = state.catalog.volumes.iter().filter(|(id, (volume, _))| {
                 volume.attached.is_some_and(|node| node == self.id() || state.attached.contains(id))
             });
-            let wanted = wanted.map(|(id, _)| *id).collect();
-            state.sockets.retain(|(id, _), _| BTreeSet::contains(&wanted, id));
+            let wanted = wanted.map(|(id, (volume, _))| (*id, socket_of(volume, self.id())));
+            let wanted = wanted.chain(state.waiting.sockets()).collect();
+            state.sockets.retain(|(id, _, place), _| BTreeSet::contains(&wanted, &(*id, *place)));
             wanted
         };
-        wanted.into_iter().for_each(|id| self.open_volume_sockets(id));
+        wanted.into_iter().for_each(|(id, place)| self.open_volume_sockets(id, place));
     }
 
-    /// Opens the sockets of a volume, unless they are open. If one cannot be, the volume is served without it.
-    pub(super) fn open_volume_sockets(&self, id: u64) {
+    /// Which of its sockets a volume has at this node.
+    pub(super) fn socket_here(&self, id: u64) -> SocketPlace {
+        let state = self.state();
+        state.catalog.volumes.get(&id).map_or(SocketPlace::First, |(volume, _)| socket_of(volume, self.id()))
+    }
+
+    /// Opens the sockets of a volume in this place, unless they are open. If one cannot be, the volume is served without it.
+    pub(super) fn open_volume_sockets(&self, id: u64, place: SocketPlace) {
         for protocol in Protocol::ALL {
             if matches!(protocol.endpoint(), Endpoint::Volume { .. }) {
-                self.open_volume_socket(id, protocol);
+                self.open_volume_socket(id, protocol, place);
             }
         }
     }
 
-    fn open_volume_socket(&self, id: u64, protocol: Protocol) {
+    fn open_volume_socket(&self, id: u64, protocol: Protocol, place: SocketPlace) {
         let name = {
             let state = self.state();
-            if state.sockets.contains_key(&(id, protocol)) {
+            if state.sockets.contains_key(&(id, protocol, place)) {
                 return;
             }
             state.catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone())
         };
         let Some(name) = name else { return };
-        let path = self.0.settings.socket(protocol, &name);
+        let path = self.0.settings.socket(protocol, &name, place);
         let listener = match listen(&path) {
             Ok(listener) => listener,
             Err(error) => {
@@ -100,7 +109,21 @@ impl Node {
                 match listener.accept().await {
                     Ok((stream, _)) => {
                         let (this, name) = (this.clone(), name.clone());
-                        tokio::spawn(async move { this.let_in_local(stream, id, name, protocol).await });
+                        let whose = this.state().waiting.connected(id, place);
+                        match whose {
+                            Whose::Present => {
+                                tokio::spawn(
+                                    async move { this.let_in_local(stream, id, name, protocol).await },
+                                );
+                            }
+                            Whose::Waiting(number) => {
+                                this.let_in_waiting(stream, id, name, protocol, number);
+                            }
+                            Whose::NoOne => tracing::info!(
+                                volume = name,
+                                "a virtual machine cannot use volume {name}: another one waits for its start at this socket"
+                            ),
+                        }
                     }
                     Err(error) => {
                         tracing::warn!("the connection of a virtual machine cannot be accepted: {error}");
@@ -110,7 +133,7 @@ impl Node {
             }
         });
         let socket = VolumeSocket { inode: inode(&path), path, accepts };
-        self.state().sockets.insert((id, protocol), socket);
+        self.state().sockets.insert((id, protocol, place), socket);
     }
 
     /// One that has come waits until the volume is served here.
@@ -167,6 +190,11 @@ impl Node {
             self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
         }
     }
+}
+
+/// Which of its sockets a volume has at this node. Where it is served without being attached, it has the usual one.
+fn socket_of(volume: &Volume, node: u32) -> SocketPlace {
+    if volume.attached == Some(node) { volume.socket } else { SocketPlace::First }
 }
 
 fn listen(path: &Path) -> std::io::Result<UnixListener> {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,17 +42,19 @@ pub(crate) struct Serves {
     pub(crate) client_wait: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
+    /// Where the loop's reports of clients that wait go.
+    pub(crate) waiting: Option<Sender<LoopEvent>>,
 }
 
 impl Default for Serves {
     fn default() -> Serves {
-        Serves { least: 1, client_wait: WAIT, away: Arc::default() }
+        Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None }
     }
 }
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
 pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
-    let Serves { least, client_wait, away } = how.clone();
+    let Serves { least, client_wait, away, waiting } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -143,6 +145,9 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                     of_store.give(LoopCommand::Swapped(volume, id, answer, replaces));
                 }
                 LoopEvent::Attached(_) => _ = attached.send(()),
+                LoopEvent::WaitingStarted(..) | LoopEvent::WaitingLetIn(..) | LoopEvent::WaitingGone(..) => {
+                    let _ = waiting.as_ref().map(|waiting| waiting.send(event));
+                }
                 _ => {}
             }
         }

@@ -12,7 +12,7 @@ use loadline_san_core::record::{Group, Record, RecordState};
 use super::no_room::{self, Wanted};
 use super::volumes::{CreateVolumes, GROUP, LEAST_LOG, LOG, RemoveVolume, UNIT, deleted_meanwhile, used_at};
 use super::{ManageError, room};
-use crate::config::catalog::{Catalog, Plan, PlannedReplica, Volume, VolumeState, change};
+use crate::config::catalog::{Catalog, Plan, PlannedReplica, SocketPlace, Volume, VolumeState, change};
 use crate::config::service::record_change;
 use crate::config::steps::{self, Extend, Made, Step};
 use crate::config::{Change, ConfigError, ConfigStore, MOST_CHANGES};
@@ -333,6 +333,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         log_bytes: checked.log_bytes,
         cache_bytes: 0,
         attached: None,
+        socket: SocketPlace::First,
         requires_tls: checked.wanted.requires_tls,
         limit: None,
         state: VolumeState::Creating,

@@ -13,7 +13,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ManageError, listed};
-use crate::config::catalog::{self, Catalog, Replica, ReplicaState, Volume, VolumeState, change};
+use crate::config::catalog::{
+    self, Catalog, Replica, ReplicaState, SocketPlace, Volume, VolumeState, change,
+};
 use crate::config::service::record_key;
 use crate::config::steps::{self, Made, Shrink, Step};
 use crate::config::{Change, ConfigError, ConfigStore};
@@ -117,6 +119,10 @@ pub struct Use {
     pub ways: BTreeMap<String, WaysView>,
     /// Whether clients over the network must connect by TLS, with a certificate.
     pub requires_tls: bool,
+    /// Whether the attachment waits until its client starts. Until then the node that is named does not own the volume, and the present
+    /// attachment continues.
+    #[serde(default)]
+    pub waits: bool,
 }
 
 /// How clients of a protocol reach a volume.
@@ -147,6 +153,38 @@ impl Node {
     /// Makes this node, or the one that is named, the owner of a volume, and lets clients in. Connections that came before are cut,
     /// also where the volume was attached here already: nothing that came by them is carried out afterwards.
     pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
+        let (id, volume, catalog) = self.attachable(name, node).await?;
+        let target = self.id();
+        self.set_attached(id, Some(target)).await?;
+        self.reconciled().await;
+        self.refresh().await?;
+        let fence = self.record(id).map_or(0, |record| record.fence);
+        self.state().fenced.insert(id);
+        self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
+        if !self.wait_until_served(id, fence).await? {
+            let why = self.why_not_served(id).await;
+            return Err(ManageError::TimedOut(format!(
+                "volume {name} is attached to this node, but is not served yet: {why}. The node serves the volume as soon as this cause is gone"
+            )));
+        }
+        let (node, _) = &catalog.nodes[&target];
+        let socket = self.socket_here(id);
+        Ok(Use {
+            volume: name.into(),
+            node: node.name.clone(),
+            ways: Protocol::ALL.into_iter().map(|protocol| self.ways(protocol, name, node, socket)).collect(),
+            requires_tls: volume.requires_tls,
+            waits: false,
+        })
+    }
+
+    /// A volume that can be attached at this node, with its id and the configuration. The error says why it cannot be, or that another node
+    /// has to do it: the one that is named, or where the volume was last.
+    pub(in crate::node) async fn attachable(
+        &self,
+        name: &str,
+        node: Option<&str>,
+    ) -> Result<(u64, Volume, Catalog), ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
         match volume.state {
@@ -189,30 +227,18 @@ impl Node {
             }
             return Err(ManageError::Elsewhere { name: there.name.clone(), api: there.api });
         }
-        self.set_attached(id, Some(target)).await?;
-        self.reconciled().await;
-        self.refresh().await?;
-        let fence = self.record(id).map_or(0, |record| record.fence);
-        self.state().fenced.insert(id);
-        self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
-        if !self.wait_until_served(id, fence).await? {
-            let why = self.why_not_served(id).await;
-            return Err(ManageError::TimedOut(format!(
-                "volume {name} is attached to this node, but is not served yet: {why}. The node serves the volume as soon as this cause is gone"
-            )));
-        }
-        let (node, _) = &catalog.nodes[&target];
-        Ok(Use {
-            volume: name.into(),
-            node: node.name.clone(),
-            ways: Protocol::ALL.into_iter().map(|protocol| self.ways(protocol, name, node)).collect(),
-            requires_tls: volume.requires_tls,
-        })
+        Ok((id, volume, catalog))
     }
 
     /// How clients of a protocol reach a volume at this node, with the protocol's name.
-    fn ways(&self, protocol: Protocol, volume: &str, node: &catalog::Node) -> (String, WaysView) {
-        let socket = self.0.settings.socket(protocol, volume);
+    pub(in crate::node) fn ways(
+        &self,
+        protocol: Protocol,
+        volume: &str,
+        node: &catalog::Node,
+        socket: SocketPlace,
+    ) -> (String, WaysView) {
+        let socket = self.0.settings.socket(protocol, volume, socket);
         let Ways { network, local } = protocol.ways(volume, node.endpoint(protocol), &socket);
         (protocol.name().into(), WaysView { network, local })
     }
@@ -322,7 +348,7 @@ impl Node {
                 // A volume that is being deleted in steps is attached nowhere any more.
                 let there = catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready);
                 let Some((volume, version)) = there else { return Ok(false) };
-                let next = Volume { attached, ..volume.clone() };
+                let next = volume.attached_at(attached);
                 if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
                     return Ok(true);
                 }

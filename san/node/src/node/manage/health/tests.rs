@@ -1,7 +1,7 @@
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner};
 
 use super::*;
-use crate::config::catalog::{Node, Replica, ReplicaState, VolumeState};
+use crate::config::catalog::{Node, Replica, ReplicaState, SocketPlace, VolumeState};
 use crate::config::example;
 use crate::node::manage::local::{LocalGroup, LocalMember, LocalReturn};
 
@@ -31,6 +31,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         lease_ms: 600,
         log_bytes: 32 << 20,
         attached: Some(1),
+        socket: SocketPlace::First,
         requires_tls: false,
         limit: None,
         state: VolumeState::Ready,
