@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
@@ -114,7 +115,8 @@ fn add_files(
     Ok(())
 }
 
-/// Another process may make the same file: whoever is last puts the same bytes there.
+/// Another process or thread may make the same file: the last one puts the same bytes there. If it is killed, a half file stays until it
+/// is old.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), GuestError> {
     let failed = |e: std::io::Error| {
         GuestError::usage(format!(
@@ -124,7 +126,9 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), GuestError> {
     };
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(failed)?;
-    let half = folder.join(format!("new.{}", std::process::id()));
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let half = folder.join(format!("new-{}-{number}.cpio", std::process::id()));
     let written = fs::File::create(&half)
         .and_then(|mut file| file.write_all(bytes))
         .and_then(|()| fs::rename(&half, path));
@@ -175,9 +179,15 @@ mod tests {
         assert_eq!(first.module_bytes, 8);
         fs::write(at("init"), "another").unwrap();
         assert_ne!(build("cache").archive, first.archive);
-        // A copy that was cut short is made anew.
+        // A copy that was cut short is made anew, and what a killed process left is removed in time.
         fs::write(&first.archive, "half").unwrap();
+        let [old, new] = ["new-7-0.cpio", "new-8-0.cpio"].map(|name| at("cache").join(name));
+        fs::write(&new, "half").unwrap();
+        let file = fs::File::create(&old).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(31 * 24 * 3600))
+            .unwrap();
         fs::write(at("init"), "a program").unwrap();
         assert_eq!(fs::read(build("cache").archive).unwrap(), fs::read(&elsewhere.archive).unwrap());
+        assert!(new.exists() && !old.exists());
     }
 }

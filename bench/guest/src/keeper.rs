@@ -229,3 +229,29 @@ fn answer_questions(
     thread::Builder::new().name("questions".into()).spawn(work)?;
     Ok(questions)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_qemu_that_ends_at_once_is_named_with_what_is_read_of_it_after_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("qemu");
+        // A process that is left over has the output, and none of the sockets.
+        let script = "#!/bin/bash\n\
+             (for fd in /proc/$BASHPID/fd/*; do ((${fd##*/} < 3)) || eval \"exec ${fd##*/}>&-\"; done; sleep 0.3; echo late words) &\n\
+             exit 3\n";
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let qemu = Qemu { program: program.display().to_string(), version: (7, 2) };
+        let image =
+            Image { kernel: "k".into(), archive: "a".into(), bytes: 0, module_bytes: 0, version: "6".into() };
+        let error =
+            Keeper::start(&qemu, &Machine::default(), &image, Acceleration::Software).unwrap_err().message;
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert!(error.contains("late words"), "{error}");
+    }
+}

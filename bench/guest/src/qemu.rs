@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
@@ -21,6 +22,10 @@ use crate::machine::Machine;
 const OLDEST: (u32, u32) = (5, 2);
 /// How many bytes of what QEMU and the machine's console print are kept.
 const LAST_WORDS: usize = 4 << 10;
+/// How many lines of them an error has.
+const LAST_LINES: usize = 3;
+/// How long it may take to read what a QEMU printed that has ended.
+const WORDS_LIMIT: Duration = Duration::from_secs(1);
 
 /// What runs a machine's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +98,8 @@ pub(crate) struct Process {
     pub(crate) orders: UnixStream,
     pub(crate) more_orders: UnixStream,
     words: Arc<Mutex<Vec<u8>>>,
+    /// The threads that read the words; each ends with its output.
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Process {
@@ -138,6 +145,7 @@ impl Process {
         let mut child = command.spawn().map_err(|e| failed(&e))?;
         drop(inherited);
         let words = Arc::default();
+        let mut readers = Vec::new();
         let outputs = [
             child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
             child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
@@ -145,21 +153,22 @@ impl Process {
         for output in outputs.into_iter().flatten() {
             let kept = Arc::clone(&words);
             let keep = move || keep_last_words(output, &kept);
-            thread::Builder::new().name("console".into()).spawn(keep).map_err(|e| failed(&e))?;
+            let reader = thread::Builder::new().name("console".into()).spawn(keep);
+            readers.push(reader.map_err(|e| failed(&e))?);
         }
-        Ok(Process { child, control, orders, more_orders, words })
+        Ok(Process { child, control, orders, more_orders, words, readers })
     }
 
-    /// What the console and QEMU printed last, some lines.
-    pub(crate) fn last_words(&self) -> String {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let text = String::from_utf8_lossy(&words).into_owned();
-        // A kernel that panics says why in one line, and then much that only its makers read.
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        match lines.iter().find(|line| line.contains("Kernel panic")) {
-            Some(panic) => (*panic).to_string(),
-            None => lines[lines.len().saturating_sub(3)..].join(" | "),
+    /// What the console and QEMU printed last, at most [`LAST_LINES`] lines. If QEMU has ended, that is all that it printed.
+    pub(crate) fn last_words(&mut self) -> String {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            let limit = Instant::now() + WORDS_LIMIT;
+            while !self.readers.iter().all(JoinHandle::is_finished) && Instant::now() < limit {
+                thread::sleep(Duration::from_millis(2));
+            }
         }
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        last_lines(&String::from_utf8_lossy(&words))
     }
 }
 
@@ -169,6 +178,14 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // A kernel that panics says why in one line. What follows is for its makers; what its first process said is before it.
+    let panic = lines.iter().position(|line| line.contains("Kernel panic"));
+    let end = panic.map_or(lines.len(), |panic| panic + 1);
+    lines[end.saturating_sub(LAST_LINES)..end].join(" | ")
 }
 
 fn keep_last_words(mut output: Box<dyn Read + Send>, kept: &Mutex<Vec<u8>>) {
@@ -239,6 +256,16 @@ mod tests {
         assert_eq!(version_in("QEMU emulator version 7.2.22 (Debian 1:7.2)"), Some((7, 2)));
         assert_eq!(version_in("QEMU emulator version 10.0.0"), Some((10, 0)));
         assert_eq!(version_in("busybox"), None);
+    }
+
+    #[test]
+    fn last_lines_end_with_the_panic_of_a_kernel_and_begin_before_it() {
+        assert_eq!(last_lines("1\n\n2\r\n3\n4\n"), "2 | 3 | 4");
+        assert_eq!(
+            last_lines("1\n2\n3\n[ 2.0] Kernel panic: why\nCPU: 0\nCall Trace:\n"),
+            "2 | 3 | [ 2.0] Kernel panic: why"
+        );
+        assert_eq!(last_lines(""), "");
     }
 
     #[test]
