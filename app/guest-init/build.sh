@@ -12,5 +12,6 @@ triple=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" cargo build --locked --quiet --target-dir "$target" \
     --profile first-process --target "$triple" -p loadline-guest-init
 mkdir -p "$folder"
-cmp -s "$target/$triple/first-process/guest-init" "$folder/guest-init" ||
-    install "$target/$triple/first-process/guest-init" "$folder/guest-init"
+# A cargo build of the whole workspace puts a program of this package there too, which is not static: so cargo has another name for it.
+built=$target/$triple/first-process/loadline-guest-init
+cmp -s "$built" "$folder/guest-init" || install "$built" "$folder/guest-init"
