@@ -13,7 +13,7 @@
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
-//! | [`probe`] | whether the processor runs machines, found by booting one |
+//! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
 

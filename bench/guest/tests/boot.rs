@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use loadline_guest::{Contents, Devices, Image, MachineDisk, probe};
+use loadline_guest::{Contents, Devices, Image, MachineDisk, MachineOrder, probe};
 use machine::{LIMIT, Script, kernel, run, start, wait_until_gone, within_limit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -179,6 +179,30 @@ fn a_kernel_that_panics_is_named_with_what_it_and_its_first_process_said_last() 
     for words in ["QEMU has ended", "no way on", "Kernel panic - not syncing: Attempted to kill init"] {
         assert!(error.contains(words), "{error}");
     }
+}
+
+#[test]
+fn a_machine_stands_still_and_crashes_by_order() {
+    let script = Script::new(
+        r#"
+        say '"hello"'
+        receive >/dev/null
+        ask ready
+        sleep 600"#,
+    );
+    let error = within_limit(move || {
+        let keeper = script.start();
+        let mut remote = keeper.remote().unwrap();
+        let answer = move |_: Value, _: &mut Devices| {
+            let began = Instant::now();
+            remote.carry_out(MachineOrder::Pause { ms: 300 }).unwrap();
+            assert!(began.elapsed() >= Duration::from_millis(300));
+            remote.carry_out(MachineOrder::Crash).unwrap();
+            Value::Null
+        };
+        run(keeper, no_controller, answer).unwrap_err().message
+    });
+    assert!(error.contains("Kernel panic") && error.contains("NMI"), "{error}");
 }
 
 #[test]
