@@ -274,6 +274,26 @@ fn what_speaks_against_machines_is_said_before_any_is_measured() {
 }
 
 #[test]
+fn the_image_is_built_once_small_and_the_same_again() {
+    let place = Place::new();
+    let build = || {
+        let said = finish(place.command().args(["guest", "build", "--json"]).spawn().unwrap(), LIMIT);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.json()
+    };
+    let first = build();
+    let [bytes, modules] = ["bytes", "module_bytes"].map(|key| first[key].as_u64().unwrap());
+    assert!(bytes - modules < 8 << 20, "{first}");
+    let content = fs::read(first["image"].as_str().unwrap()).unwrap();
+    fs::remove_dir_all(place.path("cache")).unwrap();
+    assert_eq!(build(), first);
+    assert!(fs::read(first["image"].as_str().unwrap()).unwrap() == content, "the same bytes");
+    let mut without = place.command();
+    without.env("LOADLINE_GUEST_KERNEL", place.path("nowhere")).args(["guest", "build"]);
+    finish(without.spawn().unwrap(), LIMIT).refused(2, &["vmlinuz is not there"]);
+}
+
+#[test]
 fn a_machine_whose_kernel_panics_says_so() {
     let place = Place::new();
     let data = tempfile::tempdir_in("/var/tmp").unwrap();

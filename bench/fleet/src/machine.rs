@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadline_guest::{
-    Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, MachineOrder, NbdServer,
-    Qemu, Remote, probe, room, turns,
+    Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, MachineOrder,
+    NbdServer, Qemu, Remote, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
 use loadline_load::{Disk, Lent, LoadError, Target, lend, memory, share_journal};
@@ -58,6 +58,11 @@ impl GuestFiles {
         let (qemu, kernel, cache) = (Qemu::find()?, Kernel::find()?, cache_folder()?);
         let image = Image::build(&kernel, &first_program(&cache)?, Contents::Worker, &cache)?;
         Ok(GuestFiles { qemu, image, cache })
+    }
+
+    /// What runs the machines of this host: it is tried once after the host has booted, by booting one.
+    pub fn acceleration(&self) -> Result<Acceleration, FleetError> {
+        Ok(probe(&self.qemu, &self.image, &self.cache)?)
     }
 }
 
@@ -128,7 +133,7 @@ pub fn run_worker_in_machine(
     machine.check()?;
     confine(&options)?;
     let files = GuestFiles::find()?;
-    let acceleration = probe(&files.qemu, &files.image, &files.cache)?;
+    let acceleration = files.acceleration()?;
     let keeper = {
         let _turn = turns::wait(&files.cache, TURN_LIMIT)?;
         let mut keeper = Keeper::start(&files.qemu, machine, &files.image, acceleration)?;
