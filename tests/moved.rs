@@ -230,3 +230,36 @@ fn a_source_that_is_killed_before_the_machine_has_moved_loses_nothing_and_is_ser
     assert!(check.machine.newest("TORN").is_some_and(|torn| torn <= 1), "{}", check.machine.said);
     assert!(newest >= written);
 }
+
+/// A destination that was forgotten must not take the volume from a machine that was started elsewhere.
+#[test]
+fn an_attachment_that_waits_ends_with_the_present_one_and_with_its_client() {
+    let scene = Scene::new();
+    let wait =
+        |node: &str| scene.cluster.loadline(&["volume", "attach", "d", "--node", node, "--when-started"]);
+    let socket = scene.cluster.vhost_socket(2, "d");
+    // Another attach, elsewhere and at the same node; a detach.
+    for orders in
+        [&["attach", "d", "--node", "node-3"][..], &["attach", "d", "--node", "node-3"], &["detach", "d"]]
+    {
+        wait("node-2");
+        let mut client = UnixStream::connect(&socket).expect("it waits");
+        scene.cluster.loadline(&[&["volume"], orders].concat());
+        client.set_read_timeout(Some(SOON)).expect("it is not zero");
+        let ended = std::io::Read::read(&mut client, &mut [0]).expect("it is disconnected");
+        assert_eq!(ended, 0);
+        scene.wait_until_closed(&socket);
+    }
+    let (code, said) =
+        scene.cluster.try_loadline(&["volume", "attach", "d", "--node", "node-2", "--when-started"]);
+    assert!(code != 0 && said.contains("is not attached"), "{code}: {said}");
+    // A client that goes; and one more beside it, which is refused.
+    scene.cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
+    wait("node-2");
+    let client = UnixStream::connect(&socket).expect("it waits");
+    let mut second = UnixStream::connect(&socket).expect("it listens");
+    assert_eq!(std::io::Read::read(&mut second, &mut [0]).expect("it is disconnected"), 0);
+    drop(client);
+    scene.wait_until_closed(&socket);
+    assert_eq!(scene.cluster.owner("d"), 1);
+}

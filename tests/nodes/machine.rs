@@ -12,6 +12,11 @@ const BOOTS: Duration = Duration::from_secs(120);
 /// The same, with the host's help: it takes a few seconds, or does not end.
 const HELPED: Duration = Duration::from_secs(20);
 
+/// Its memory: not a multiple of 256 KiB. QEMU 7.2 takes the pages that a machine has written from aligned ranges of that length at once, and
+/// then TCG notes no further writes to some of them. A migrated machine finds parts of its memory old. That is so without any vhost-user
+/// device, too: of 40 migrations of a machine with a disk of QEMU's own 9 ended so, and of 40 with this length none.
+const MEMORY: &str = "262152K";
+
 /// What the machine runs: a kernel, and its first file system, packed.
 pub(crate) struct Image {
     kernel: PathBuf,
@@ -147,8 +152,9 @@ impl Image {
     fn start_with(&self, socket: &Path, step: &str, accelerator: &str, more: &[String]) -> Machine {
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-cpu", "max", "-m", "256M"])
-            .args(["-object", "memory-backend-memfd,id=memory,size=256M,share=on"])
+            .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-cpu", "max", "-m", MEMORY])
+            .arg("-object")
+            .arg(format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"))
             .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nodefaults"])
             .arg("-kernel")
             .arg(&self.kernel)

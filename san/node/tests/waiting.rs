@@ -1,6 +1,8 @@
 //! A front end that waits beside the present one until it starts (rule H1), at one loop. What the nodes and the configuration have to do with
 //! it is in `tests/moved.rs`.
 
+#[path = "common/client.rs"]
+mod client;
 mod common;
 #[path = "../../export/tests/guest/mod.rs"]
 mod guest;
@@ -12,11 +14,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use client::client;
 use common::Serves;
 use guest::{
     AVAILABLE, BYTES, DATA, FEATURES, GUEST, HEADERS, IN, Memory, SIZE, STATUS, TABLE, USED, USER, eventfd,
     message, places, region, say, state,
 };
+use loadline_base::nbd::{Request, command};
 use loadline_san_core::ids::VolumeId;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
@@ -91,6 +95,23 @@ impl Scene {
 
     fn reported(&self) -> String {
         format!("{:?}", self.events.recv_timeout(LIMIT).expect("it is reported"))
+    }
+
+    /// Clients of the volume, and those of them that reach it at this node only.
+    fn clients(&self) -> (usize, usize) {
+        self.orders.give(LoopCommand::ReportState);
+        match self.events.recv_timeout(LIMIT) {
+            Ok(LoopEvent::State(state)) => (state.volumes[0].clients, state.volumes[0].bound),
+            other => panic!("the state is reported: {other:?}"),
+        }
+    }
+
+    /// A client of the network comes, and is let in.
+    fn let_another_in(&self) {
+        let mut client = client(&self.orders, u64::MAX, None);
+        let flush = Request { flags: 0, command: command::FLUSH, cookie: 1, offset: 0, length: 0 };
+        client.write_all(&flush.encode()).expect("it listens");
+        client.read_exact(&mut [0; 16]).expect("it is answered");
     }
 
     fn nothing_is_reported(&self) {
@@ -196,9 +217,11 @@ fn a_front_end_that_waits_gets_nothing_before_it_has_taken_over_and_the_present_
     present.is_served();
     scene.nothing_is_reported();
     assert!(!next.is_answered());
-    // It starts: nothing is taken before the attach is carried out.
+    assert_eq!(scene.clients(), (1, 1));
+    // It starts: nothing is taken before the attach is carried out, also if others are let in.
     next.start();
     assert_eq!(scene.reported(), "WaitingStarted(VolumeId(1), 5)");
+    scene.let_another_in();
     next.kick.write(1).expect("it is not full");
     for _ in 0..50 {
         assert!(next.is_connected());
@@ -211,6 +234,7 @@ fn a_front_end_that_waits_gets_nothing_before_it_has_taken_over_and_the_present_
     assert_eq!(scene.reported(), "WaitingLetIn(VolumeId(1), 5)");
     present.must_be_cut_off();
     next.is_served();
+    assert_eq!(scene.clients(), (1, 1));
     // From now on it is the one that the next takes over from.
     let mut third = scene.connect(Some(6));
     third.set_up();

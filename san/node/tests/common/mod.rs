@@ -42,7 +42,7 @@ pub(crate) struct Serves {
     pub(crate) client_wait: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
-    /// Where the loop's reports of clients that wait go.
+    /// Where the loop's reports of clients that wait go, and of its state.
     pub(crate) waiting: Option<Sender<LoopEvent>>,
 }
 
@@ -145,7 +145,10 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                     of_store.give(LoopCommand::Swapped(volume, id, answer, replaces));
                 }
                 LoopEvent::Attached(_) => _ = attached.send(()),
-                LoopEvent::WaitingStarted(..) | LoopEvent::WaitingLetIn(..) | LoopEvent::WaitingGone(..) => {
+                LoopEvent::WaitingStarted(..)
+                | LoopEvent::WaitingLetIn(..)
+                | LoopEvent::WaitingGone(..)
+                | LoopEvent::State(_) => {
                     let _ = waiting.as_ref().map(|waiting| waiting.send(event));
                 }
                 _ => {}
