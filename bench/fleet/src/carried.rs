@@ -45,10 +45,10 @@ pub(crate) fn unpacked(program: &Path, cache: &Path) -> io::Result<Option<PathBu
     let digest = Sha256::digest(&bytes);
     let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     let path = cache.join(format!("guest-init-{name}"));
-    if fs::metadata(&path).is_ok_and(|found| found.len() == first) {
+    loadline_guest::cache::make(cache).map_err(|e| io::Error::other(e.message))?;
+    if fs::read(&path).is_ok_and(|found| found == bytes) {
         return Ok(Some(path));
     }
-    fs::create_dir_all(cache)?;
     // Whoever is last puts the same bytes there.
     let half = cache.join(format!("new-init.{}", std::process::id()));
     let mut new = File::options().write(true).create(true).truncate(true).mode(0o700).open(&half)?;

@@ -239,11 +239,13 @@ impl LoadState {
         };
         tell_found(&self.reply);
         let outcome = outcome?.whole()?;
+        let mut findings = outcome.findings;
+        findings.extend(self.outside.as_mut().map(Outside::take_findings).unwrap_or_default());
         Ok(Reply::Measured(Box::new(Measured {
             began_late_ns: outcome.began_late.0,
             cpu: outcome.cpu,
             host_cpu: None,
-            findings: outcome.findings,
+            findings,
             engine: outcome.engine,
             verify: outcome.verify,
             completed: outcome.window.completed(),

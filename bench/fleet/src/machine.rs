@@ -220,8 +220,9 @@ impl Lender {
             Request::Attach(disk) => {
                 let lent = lend(&disk)?;
                 let address = devices.attach(&machine_disk(&disk, &lent)?, lent.writable).map_err(of_load)?;
+                let findings = lent.findings.clone();
                 self.disks.insert(address.clone(), lent);
-                Ok(Answer::Attached { address })
+                Ok(Answer::Attached { address, findings })
             }
             Request::Journal { path, unit, size } => {
                 let file = share_journal(&path, unit, size)?;
@@ -229,7 +230,7 @@ impl Lender {
                     file.metadata().map_err(|e| LoadError::failed(format!("{}: {e}", path.display())))?.len();
                 let address = devices.share(&path, length).map_err(of_load)?;
                 self.journals.insert(address.clone(), file);
-                Ok(Answer::Attached { address })
+                Ok(Answer::Attached { address, findings: Vec::new() })
             }
             Request::Detach { address } => {
                 devices.detach(&address).map_err(of_load)?;

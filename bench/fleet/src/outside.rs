@@ -14,6 +14,7 @@ use loadline_base::clock::Nanos;
 use loadline_load::error::ErrorKind;
 use loadline_load::host::{Inventory, MachineFacts};
 use loadline_load::{Disk, FileIdentity, Job, LoadError, Target, WritePermission, verify_unit};
+use loadline_measure::audit::Finding;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{FailureKind, FileToMake, FileToRemove};
@@ -64,6 +65,9 @@ pub(crate) enum Answer {
     Attached {
         /// Its PCI address in the machine.
         address: String,
+        /// What a reader of figures of it should know.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        findings: Vec<Finding>,
     },
     /// It cannot be done.
     Refused {
@@ -111,6 +115,10 @@ struct Attached {
 pub(crate) struct Outside {
     stream: BufReader<UnixStream>,
     attached: Vec<Attached>,
+    /// What the keeper knows of the disks of the present job, and the machine cannot see.
+    findings: Vec<Finding>,
+    /// Whether an answer did not come, or came half.
+    broken: bool,
     facts: MachineFacts,
 }
 
@@ -126,12 +134,25 @@ impl Outside {
             start_to_first_io_ns: None,
             worker_bytes: None,
         };
-        Ok(Outside { stream: BufReader::new(stream), attached: Vec::new(), facts })
+        Ok(Outside {
+            stream: BufReader::new(stream),
+            attached: Vec::new(),
+            findings: Vec::new(),
+            broken: false,
+            facts,
+        })
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, LoadError> {
         let mut line = serde_json::to_vec(request).expect("a request is JSON");
         line.push(b'\n');
+        if self.broken {
+            // A late answer would be taken for that to another question.
+            return Err(LoadError::failed(
+                "the keeper of this virtual machine did not answer before, and is asked nothing more",
+            ));
+        }
+        self.broken = true;
         let gone = |e: io::Error| {
             LoadError::failed(format!("the keeper of this virtual machine does not answer: {e}"))
         };
@@ -141,6 +162,7 @@ impl Outside {
         let answer = serde_json::from_str(&answer).map_err(|e| {
             LoadError::failed(format!("the keeper of this virtual machine answers half: {e}"))
         })?;
+        self.broken = false;
         match answer {
             Answer::Refused { kind, message } => Err(LoadError { kind: kind.into(), message }),
             answer => Ok(answer),
@@ -171,7 +193,19 @@ impl Outside {
         entered
     }
 
+    /// What a reader of the job's figures should know.
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.findings)
+    }
+
     fn attach_all(&mut self, job: &Job) -> Result<Job, LoadError> {
+        self.findings.clear();
+        if !job.profile.direct {
+            return Err(LoadError::usage(
+                "direct = false, and the worker is a virtual machine: its own memory would answer, and what is only there is lost with \
+                 it; leave direct out, or use --fleet process",
+            ));
+        }
         let begun = Nanos::now();
         let mut inside = job.clone();
         for (index, disk) in job.disks.iter().enumerate() {
@@ -236,7 +270,10 @@ impl Outside {
 
     fn attached_at(&mut self, request: &Request) -> Result<String, LoadError> {
         match self.ask(request)? {
-            Answer::Attached { address } => Ok(address),
+            Answer::Attached { address, findings } => {
+                self.findings.extend(findings);
+                Ok(address)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -259,8 +296,17 @@ impl Outside {
     /// Has everything taken away that is attached.
     pub(crate) fn leave(&mut self) -> Result<(), LoadError> {
         let mut result = Ok(());
-        while let Some(attached) = self.attached.pop() {
-            result = result.and(self.ask(&Request::Detach { address: attached.address }).map(drop));
+        for attached in std::mem::take(&mut self.attached) {
+            let detached = match self.ask(&Request::Detach { address: attached.address.clone() }) {
+                Ok(Answer::Done) => Ok(()),
+                Ok(other) => Err(unexpected(&other)),
+                Err(error) => Err(error),
+            };
+            if detached.is_err() {
+                // It is asked again before the next job.
+                self.attached.push(attached);
+            }
+            result = result.and(detached);
         }
         result
     }

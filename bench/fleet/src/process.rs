@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use loadline_guest::MachineOrder;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::FleetError;
 use crate::identity::WorkerId;
@@ -25,6 +27,8 @@ const LAST_WORDS: usize = 2 << 10;
 /// connection's end.
 const DEATH_LIMIT: Duration = Duration::from_millis(300);
 
+/// How often it is looked whether a process group is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a keeper may take to read an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(2);
 
@@ -84,6 +88,8 @@ enum ErrorOutput {
 #[derive(Debug)]
 pub(crate) struct LocalWorker {
     child: Child,
+    /// Its process group: of a machine's keeper, QEMU is in it too.
+    group: Option<Pid>,
     output: ErrorOutput,
 }
 
@@ -137,7 +143,8 @@ impl Launch {
                 ErrorOutput::Kept(kept, task)
             }
         };
-        Ok(LocalWorker { child, output: words })
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        Ok(LocalWorker { child, group, output: words })
     }
 }
 
@@ -184,9 +191,16 @@ impl LocalWorker {
         Some(self.exit(status).await)
     }
 
-    /// Waits until it has ended by itself. `false`: it has not within `limit`.
+    /// Waits until it has ended by itself, with all that it has started: a QEMU whose keeper is killed may still write to its disks for a
+    /// moment. `false`: it has not within `limit`.
     pub(crate) async fn wait(&mut self, limit: Duration) -> bool {
-        timeout(limit, self.child.wait()).await.is_ok()
+        let ended = async {
+            let _ = self.child.wait().await;
+            while self.group.is_some_and(|group| killpg(group, None).is_ok()) {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        timeout(limit, ended).await.is_ok()
     }
 
     /// Orders something of the machine that it keeps.
@@ -202,6 +216,7 @@ impl LocalWorker {
     pub(crate) fn kill(&mut self) {
         // An error means that it has ended.
         let _ = self.child.start_kill();
+        let _ = self.group.map(|group| killpg(group, Signal::SIGKILL));
     }
 
     async fn exit(&mut self, status: ExitStatus) -> WorkerExit {

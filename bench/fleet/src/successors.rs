@@ -19,7 +19,7 @@ use crate::wire::{Reply, WorkerOrder};
 /// How long a worker that takes a place may take to open its disks.
 const PREPARES: Duration = Duration::from_secs(20);
 /// How long machines whose kernels crash may take to end. Meanwhile nothing else is heard.
-const CRASHES: Duration = Duration::from_secs(3);
+const CRASHES: Duration = Duration::from_millis(4_500);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a successor holds its records back after the end of a second: the middle of the turns of the others.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
@@ -85,6 +85,9 @@ impl Controller {
         for id in workers {
             let ordered = self.launcher.order(id, MachineOrder::Crash).await;
             result = result.and(ordered.map_err(|error| error.message));
+        }
+        if result.is_err() {
+            return result;
         }
         let deadline = Instant::now() + CRASHES;
         for id in workers {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest, Sha256};
 
+use crate::cache;
 use crate::cpio::Archive;
 use crate::error::GuestError;
 use crate::kernel::Kernel;
@@ -75,7 +76,9 @@ impl Image {
         let digest = Sha256::digest(&bytes);
         let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         let path = cache.join(format!("{}-{name}.cpio", kernel.version));
-        if fs::metadata(&path).is_ok_and(|found| found.len() == bytes.len() as u64) {
+        cache::make(cache)?;
+        // Compared as a whole: what a crash of the host left may have the length alone.
+        if fs::read(&path).is_ok_and(|found| found == bytes) {
             touch(&path);
         } else {
             write(&path, &bytes)?;
@@ -125,7 +128,6 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), GuestError> {
         ))
     };
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(failed)?;
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let half = folder.join(format!("new-{}-{number}.cpio", std::process::id()));
@@ -148,7 +150,9 @@ fn touch(path: &Path) {
 fn remove_old(cache: &Path) {
     const OLD: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-        let is_image = entry.file_name().to_string_lossy().ends_with(".cpio");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_image =
+            name.ends_with(".cpio") || name.starts_with("guest-init-") || name.starts_with("new-init.");
         let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
         if is_image && age.is_some_and(|age| age > OLD) {
             let _ = fs::remove_file(entry.path());

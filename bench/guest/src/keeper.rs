@@ -20,6 +20,8 @@ use crate::remote::Remote;
 
 /// How long QEMU may take to be dead once its connection has ended, so that its death is named.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
+/// How long the controller may not read: its worker gives it up after the same time.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of a connection in one frame.
 const PIECE: usize = 64 << 10;
 /// Questions of a worker that wait: it asks one at a time.
@@ -124,7 +126,7 @@ impl Keeper {
     pub fn remote(&self) -> Result<Remote, GuestError> {
         let stream = self.process.more_orders.try_clone();
         let stream = stream.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        Remote::begin(stream)
+        Remote::begin(stream, self.process.child.id())
     }
 
     /// The process id of QEMU.
@@ -182,6 +184,7 @@ fn relay(
                     continue;
                 };
                 if stream.write_all(&bytes).is_err() {
+                    let _ = stream.shutdown(Shutdown::Both);
                     *connection = None;
                     say(out, &ToMachine::HungUp(number))?;
                 }
@@ -194,6 +197,8 @@ fn relay(
 fn connected(number: u32, out: &Out, dial: &impl Fn() -> io::Result<TcpStream>) -> io::Result<TcpStream> {
     let stream = dial()?;
     stream.set_nodelay(true)?;
+    // While this waits for a controller that does not read, nothing of the machine is heard.
+    stream.set_write_timeout(Some(WRITE_LIMIT))?;
     let mut from = stream.try_clone()?;
     let out = Arc::clone(out);
     let pump = move || {

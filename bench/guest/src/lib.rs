@@ -8,6 +8,7 @@
 //! | [`machine`] | how large a machine is |
 //! | [`kernel`], `modules` | what it boots |
 //! | `cpio`, [`image`] | its first file system: one program |
+//! | [`cache`] | the folder of what is kept, which nobody else writes to |
 //! | [`qemu`], [`qmp`] | QEMU as a process, and orders to it |
 //! | [`attach`] | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
@@ -18,6 +19,7 @@
 //! | [`room`] | how many machines the host has memory for |
 
 pub mod attach;
+pub mod cache;
 pub mod control;
 mod cpio;
 pub mod error;

@@ -32,7 +32,8 @@ pub fn probe(qemu: &Qemu, image: &Image, cache: &Path) -> Result<Acceleration, G
         File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| failed(e.into()))?;
     let kept = fs::read_to_string(&path).unwrap_or_default();
-    let key = format!("{} QEMU {}.{}\n", boot.trim(), qemu.version.0, qemu.version.1);
+    let image_name = image.archive.file_name().unwrap_or_default().to_string_lossy();
+    let key = format!("{} QEMU {}.{} {image_name}\n", boot.trim(), qemu.version.0, qemu.version.1);
     if let Some(found) = kept.strip_prefix(&key) {
         return Ok(if found == "hardware" { Acceleration::Hardware } else { Acceleration::Software });
     }

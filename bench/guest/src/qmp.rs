@@ -38,12 +38,14 @@ pub struct Qmp {
     stream: UnixStream,
     unread: Vec<u8>,
     events: VecDeque<Value>,
+    /// The number of the last command. An answer carries it, so that one that comes late is of no other command.
+    last: u64,
 }
 
 impl Qmp {
     /// Begins the protocol.
     pub fn begin(stream: UnixStream) -> Result<Qmp, QmpError> {
-        let mut qmp = Qmp { stream, unread: Vec::new(), events: VecDeque::new() };
+        let mut qmp = Qmp { stream, unread: Vec::new(), events: VecDeque::new(), last: 0 };
         let limit = Instant::now() + LIMIT;
         if qmp.line(limit)?.get("QMP").is_none() {
             return Err(broken("its first line is no greeting"));
@@ -54,13 +56,18 @@ impl Qmp {
 
     /// Carries out a command, and returns what it returns.
     pub fn command(&mut self, name: &str, arguments: Value) -> Result<Value, QmpError> {
-        let mut line = json!({ "execute": name, "arguments": arguments }).to_string();
+        self.last += 1;
+        let mut line = json!({ "execute": name, "arguments": arguments, "id": self.last }).to_string();
         line.push('\n');
         let limit = Instant::now() + LIMIT;
         self.stream.set_write_timeout(Some(LIMIT)).map_err(QmpError::Broken)?;
         self.stream.write_all(line.as_bytes()).map_err(QmpError::Broken)?;
         loop {
             let mut line = self.line(limit)?;
+            let is_answer = line.get("error").is_some() || line.get("return").is_some();
+            if is_answer && line["id"] != self.last {
+                continue;
+            }
             if let Some(error) = line.get("error") {
                 let why = error["desc"].as_str().unwrap_or("it says no reason");
                 return Err(QmpError::Refused(format!("{name}: {why}")));
@@ -149,8 +156,8 @@ mod tests {
     #[test]
     fn answers_are_told_from_events_and_an_event_that_came_early_is_found() {
         let answers = vec![
-            "{\"return\": {}}\n",
-            "{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"d8\"}}\n{\"return\": {\"a\": 1}}\n",
+            "{\"return\": {}, \"id\": 1}\n",
+            "{\"return\": {\"late\": 1}, \"id\": 1}\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"d8\"}}\n{\"return\": {\"a\": 1}, \"id\": 2}\n",
         ];
         let mut qmp = Qmp::begin(peer(answers)).unwrap();
         assert_eq!(qmp.command("x", json!({})).unwrap(), json!({"a": 1}));
@@ -161,8 +168,11 @@ mod tests {
 
     #[test]
     fn a_refusal_and_an_end_and_nonsense_are_told_apart() {
-        let mut qmp =
-            Qmp::begin(peer(vec!["{\"return\": {}}\n", "{\"error\": {\"desc\": \"no bus\"}}\n"])).unwrap();
+        let mut qmp = Qmp::begin(peer(vec![
+            "{\"return\": {}, \"id\": 1}\n",
+            "{\"error\": {\"desc\": \"no bus\"}, \"id\": 2}\n",
+        ]))
+        .unwrap();
         assert_eq!(qmp.command("x", json!({})).unwrap_err().to_string(), "x: no bus");
         assert!(qmp.command("x", json!({})).unwrap_err().to_string().contains("does not answer"));
         let error = Qmp::begin(peer(vec!["hello\n"])).unwrap_err().to_string();

@@ -1,12 +1,15 @@
 //! A disk that a virtual machine uses: it is opened and checked as a load would, and kept locked while the machine has it.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 
+use loadline_measure::audit::Finding;
 use loadline_profile::Profile;
 
 use crate::error::LoadError;
 use crate::open::{Transport, open_whole};
+use crate::prepare::not_direct;
 use crate::target::{Disk, Target, WritePermission};
 
 /// A disk that is lent to a virtual machine. Dropping it unlocks the disk.
@@ -18,14 +21,26 @@ pub struct Lent {
     pub direct: bool,
     /// Whether the machine may write to it.
     pub writable: bool,
+    /// What a reader of figures of it should know, and what the machine itself cannot see.
+    pub findings: Vec<Finding>,
 }
 
 /// Checks a disk as a load that opens it would, and locks it for a virtual machine of this host. Writable: as its permission says. A
 /// disk that a server has is not opened here, since some servers take one client: the machine is its client.
 pub fn lend(disk: &Disk) -> Result<Lent, LoadError> {
     let writable = disk.writes != WritePermission::Refused;
+    if let Target::Vhost(socket) = &disk.target {
+        let kind = std::fs::metadata(socket).map(|found| found.file_type().is_socket());
+        if !kind.is_ok_and(|is_socket| is_socket) {
+            // QEMU would wait for it, and stop the machine meanwhile.
+            return Err(LoadError::usage(format!(
+                "there is no socket {}: is the volume attached to this host, and does its server run?",
+                socket.display()
+            )));
+        }
+    }
     if !matches!(disk.target, Target::Path(_)) {
-        return Ok(Lent { file: None, direct: true, writable });
+        return Ok(Lent { file: None, direct: true, writable, findings: Vec::new() });
     }
     let profile = Profile { direct: true, write_through: false, ..Profile::default() };
     let open = open_whole(disk, &profile, writable)?;
@@ -33,7 +48,11 @@ pub fn lend(disk: &Disk) -> Result<Lent, LoadError> {
         Transport::File(file) => Some(file),
         Transport::Null | Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => None,
     };
-    Ok(Lent { file, direct: open.direct, writable })
+    let mut findings = Vec::new();
+    if !open.direct {
+        findings.push(not_direct(&open.name));
+    }
+    Ok(Lent { file, direct: open.direct, writable, findings })
 }
 
 #[cfg(test)]

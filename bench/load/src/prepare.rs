@@ -157,12 +157,7 @@ impl Prepared {
                      larger than that memory.",
                 ));
             } else if profile.direct && !open.direct {
-                findings.push(Finding::doubt(
-                    FindingKind::NotDirect,
-                    format!("direct I/O on {}", open.name),
-                    "its file system refuses it, so I/O goes through the page cache",
-                    "Figures may be those of memory. Use a file system with direct I/O, or a block device.",
-                ));
+                findings.push(not_direct(&open.name));
             } else if !open.direct && purpose == Purpose::Load {
                 findings.push(Finding::doubt(
                     FindingKind::NotDirect,
@@ -407,6 +402,16 @@ fn check_unit(job: &Job, unit: usize) -> Result<(), LoadError> {
         job.profile.block_size,
         ByteSize(unit.max(512) as u64)
     )))
+}
+
+/// I/O on a disk of this name goes through the page cache, since its file system has no other way.
+pub(crate) fn not_direct(name: &str) -> Finding {
+    Finding::doubt(
+        FindingKind::NotDirect,
+        format!("direct I/O on {name}"),
+        "its file system refuses it, so I/O goes through the page cache",
+        "Figures may be those of memory. Use a file system with direct I/O, or a block device.",
+    )
 }
 
 /// Bytes for all outstanding I/Os: a slot has memory for a read, for a write, or for both (see `Memory`).

@@ -61,8 +61,8 @@ pub(crate) fn sentence(starts: &[MachineStart]) -> Option<String> {
     };
     let again = match starts.len() - hosts.len() {
         0 => String::new(),
-        1 => " (1 more start, after a machine was gone)".into(),
-        more => format!(" ({more} more starts, after machines were gone)"),
+        1 => " (with 1 more start)".into(),
+        more => format!(" (with {more} more starts)"),
     };
     let warning = match kinds.iter().any(|kind| kind.starts_with("TCG")) {
         true => ". QEMU runs their instructions in software, so that the figures contain what that takes",
@@ -105,7 +105,7 @@ mod tests {
             start("b", "TCG (software)", 5.0),
         ];
         let more = sentence(&starts).unwrap();
-        assert!(more.contains("3.00 s to 5.00 s, median 4.00 s (1 more start,"), "{more}");
+        assert!(more.contains("3.00 s to 5.00 s, median 4.00 s (with 1 more start)"), "{more}");
         assert!(more.contains("2 virtual machines") && more.contains("in software"), "{more}");
     }
 }

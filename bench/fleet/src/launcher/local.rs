@@ -177,6 +177,10 @@ impl Launcher for LocalLauncher {
             .slots
             .get_mut(id)
             .ok_or_else(|| FleetError::failed(format!("there is no worker {id} to start")))?;
+        if let Some(before) = slot.process.take() {
+            // Its QEMU may outlive a keeper that was killed by somebody else.
+            kill_all(vec![before]).await;
+        }
         slot.process = Some(slot.launch.start()?);
         Ok(match slot.launch.node.machine {
             Some(_) => machine_limit(machines),

@@ -242,7 +242,7 @@ impl Journal {
         let [magic, unit] = [0, 2].map(|word| unsafe { words.add(word).as_ref() }.load(Ordering::Acquire));
         // SAFETY: it was mapped above, and nothing refers to it any more.
         let _ = unsafe { munmap(map, HEADER) };
-        (magic == MAGIC).then_some(unit as usize)
+        (magic == MAGIC && unit > 0).then_some(unit as usize)
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -363,7 +363,11 @@ pub fn share_journal(path: &Path, unit: usize, size: u64) -> Result<Flock<File>,
     if found != 0 && found != length && found != shared_length(length) {
         return Err(error(other_disk(found, size, unit, length)));
     }
-    reserve(&file, shared_length(length)).map_err(|e| error(no_room(shared_length(length), size, e)))?;
+    reserve(&file, shared_length(length)).map_err(|e| {
+        // As it was: of another length it would be no journal of this disk.
+        let _ = file.set_len(found);
+        error(no_room(shared_length(length), size, e))
+    })?;
     Ok(file)
 }
 
@@ -400,7 +404,8 @@ fn reserve(file: &File, length: u64) -> Result<(), Errno> {
 fn write_zeros(file: &File, length: u64) -> Result<(), Errno> {
     use std::os::unix::fs::FileExt;
     let zeros = vec![0; 1 << 20];
-    let mut at = 0;
+    // What is there stays.
+    let mut at = file.metadata().map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?.len();
     while at < length {
         let piece = (length - at).min(zeros.len() as u64);
         file.write_all_at(&zeros[..piece as usize], at)
