@@ -20,8 +20,8 @@ use crate::machine::Machine;
 
 /// The oldest QEMU that has what is used here: memory of a memfd for vhost-user, and connections by inherited sockets.
 const OLDEST: (u32, u32) = (5, 2);
-/// How many bytes of what QEMU and the machine's console print are kept.
-const LAST_WORDS: usize = 4 << 10;
+/// How many bytes of what QEMU and the console of the machine print are kept: a kernel that panics prints many lines after its reason.
+const LAST_WORDS: usize = 64 << 10;
 /// How many lines of them an error has.
 const LAST_LINES: usize = 3;
 /// How long it may take to read what a QEMU printed that has ended.
