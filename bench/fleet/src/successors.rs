@@ -81,26 +81,21 @@ impl Controller {
 
     /// Has the kernels of machines crash, and waits until the machines have ended. The error says which did not.
     async fn crash(&mut self, workers: &BTreeSet<WorkerId>) -> Result<(), String> {
-        let mut result = Ok(());
         for id in workers {
-            let ordered = self.launcher.order(id, MachineOrder::Crash).await;
-            result = result.and(ordered.map_err(|error| error.message));
-        }
-        if result.is_err() {
-            return result;
+            self.launcher.order(id, MachineOrder::Crash).await.map_err(|error| error.message)?;
         }
         let deadline = Instant::now() + CRASHES;
         for id in workers {
             while self.launcher.exit_of(id).await.is_none() {
                 if Instant::now() > deadline {
-                    return result.and(Err(format!(
+                    return Err(format!(
                         "the machine of worker {id} did not crash within {CRASHES:?}, and was killed"
-                    )));
+                    ));
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         }
-        result
+        Ok(())
     }
 
     async fn start_again(&mut self, step: &mut Step<'_>, restarts: BTreeMap<WorkerId, Restart>) {
