@@ -75,8 +75,8 @@ pub(crate) struct Args {
     /// Continue the run in this folder: complete steps are kept, and all other steps are measured again.
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// What each worker is, whatever the study says: a process, or a virtual machine of 1 CPU and 128MiB (or as large as
-    /// machine in the study's [fleet] says). A run that is continued keeps it.
+    /// What each worker is, whatever the study says: a process, or a virtual machine. The machine is as large as the study's fleet
+    /// says, or has 1 CPU and 128MiB. A run that is continued keeps it.
     #[arg(long, value_name = "KIND", value_enum, conflicts_with = "resume")]
     fleet: Option<WorkerKind>,
     /// Keep the files, and the volumes in a cluster, that the run made after the run is finished.
