@@ -196,7 +196,7 @@ impl LocalWorker {
     pub(crate) async fn wait(&mut self, limit: Duration) -> bool {
         let ended = async {
             let _ = self.child.wait().await;
-            while self.group.is_some_and(|group| killpg(group, None).is_ok()) {
+            while self.group_lives() {
                 sleep(LOOK_EVERY).await;
             }
         };
@@ -212,6 +212,12 @@ impl LocalWorker {
         written.map_err(|_| failed("it reads none"))?.map_err(|e| failed(&e.to_string()))
     }
 
+    /// Whether a process of its group is left. Once none is, the group is forgotten: its number may become a stranger's.
+    fn group_lives(&mut self) -> bool {
+        self.group = self.group.filter(|group| killpg(*group, None).is_ok());
+        self.group.is_some()
+    }
+
     /// Kills it, without waiting.
     pub(crate) fn kill(&mut self) {
         // An error means that it has ended.
@@ -220,6 +226,7 @@ impl LocalWorker {
     }
 
     async fn exit(&mut self, status: ExitStatus) -> WorkerExit {
+        self.group_lives();
         let words = match &mut self.output {
             ErrorOutput::Kept(kept, task) => {
                 // What it said may still be in the pipe.
