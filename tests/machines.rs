@@ -176,6 +176,7 @@ fn machines_that_crash_pause_and_die_with_their_node_go_on_and_lose_no_write() {
     }
     assert_eq!(crash["moved"][0]["to"][0], "node-1", "its volume is where it was");
     assert_eq!(pause["moved"].as_array().unwrap().len(), 0, "a machine that is paused stays: {pause}");
+    assert_eq!(pause["stalled"], "node-2/0", "{pause}");
     assert!(
         pause["stall_ms"].as_f64() > Some(1500.0),
         "its clock goes on, so that the pause is in its figures: {pause}"
