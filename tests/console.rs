@@ -171,6 +171,14 @@ fn the_script_of_the_page_stays_small() {
 }
 
 #[test]
+fn events_are_listed_once_in_whatever_order_they_come() {
+    let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
+    let output = Command::new("node").arg("tests/events.mjs").current_dir(web).output();
+    let output = output.expect("node is installed by ./dev setup");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn what_a_stranger_asks_is_refused_and_what_is_not_there_is_named() {
     let console = start(&["lab=127.0.0.1:9"]);
     let get = |path: &str, lines: &str| console.ask(&format!("GET {path}"), lines, "");

@@ -106,8 +106,11 @@ async function look() {
 }
 
 async function fits(page, form) {
-  const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  const wide = await page.evaluate(() => [...document.querySelectorAll("table")].filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.closest("section")?.id));
+  const { over, wide } = await page.evaluate(() => ({
+    over: document.documentElement.scrollWidth - innerWidth,
+    // The outermost of what sticks out.
+    wide: [...document.body.querySelectorAll("*")].filter((one) => one.getBoundingClientRect().right > innerWidth && one.parentElement.getBoundingClientRect().right <= innerWidth).map((one) => `${one.tagName} ${one.className} of ${one.closest("section")?.id}`),
+  }));
   if (over > 0) wrong.push(`layout (${form}): ${over} px wider than the window: ${wide.join(", ")}`);
   const { alone, hidden, tall } = await page.evaluate(() => {
     const rows = new Map();

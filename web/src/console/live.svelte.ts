@@ -2,11 +2,10 @@
 import { access } from "./access.svelte";
 import type { EventRow, Now, PastView } from "../generated/console";
 import { Kept } from "./columns";
+import { withMore } from "./events";
 
 /** Seconds that the charts show. */
 export const SPAN = 15 * 60;
-/** Events that are listed. */
-const EVENTS = 200;
 /** A page that got nothing for so long says so: milliseconds. */
 const SILENT = 4000;
 /** A connection over which nothing has come for so long is given up, and opened again: a computer that slept does not see that it has ended. */
@@ -84,7 +83,7 @@ export class Live {
         apply(JSON.parse((event as MessageEvent<string>).data) as T);
       });
     take<PastView>("past", (past) => this.#addPast(past));
-    take<EventRow[]>("events", (events) => (this.events = events.slice(0, EVENTS)));
+    take<EventRow[]>("events", (events) => (this.events = withMore([], events)));
     take<Now>("now", (now) => this.#addNow(now));
     // The browser does not say why a stream is refused.
     source.onerror = () => access.check();
@@ -100,11 +99,7 @@ export class Live {
   }
 
   #addNow(now: Now): void {
-    if (now.events.length > 0) {
-      const newest = this.events[0]?.number ?? 0;
-      const more = now.events.filter((event) => event.number > newest).reverse();
-      this.events = [...more, ...this.events].slice(0, EVENTS);
-    }
+    if (now.events.length > 0) this.events = withMore(this.events, now.events);
     if (now.at > this.#kept.last) {
       // Of a second for which no node has reported nothing is known.
       const { total } = now;

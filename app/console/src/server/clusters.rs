@@ -181,10 +181,15 @@ async fn forward(
             Err(RecvError::Lagged(_)) => continue,
             Ok(second) if second.now.at <= last => continue,
             Ok(second) => {
-                let missed = (second.now.at > last + 1 && last > 0)
-                    .then(|| event("past", &following.past().view(last + 1, second.now.at - 1)));
+                let has_missed = second.now.at > last + 1 && last > 0;
+                let missed = has_missed.then(|| {
+                    [
+                        event("past", &following.past().view(last + 1, second.now.at - 1)),
+                        event("events", &following.cluster().last_events(PAST_EVENTS)),
+                    ]
+                });
                 last = second.now.at;
-                missed.into_iter().chain([of_second(&second)])
+                missed.into_iter().flatten().chain([of_second(&second)])
             }
         };
         for event in events {
