@@ -1,10 +1,19 @@
 //! The monotonic clock, as a type: a moment and a distance between moments, in nanoseconds.
 
 use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+/// How long the clock has stood still since this process began, nanoseconds.
+static STOOD_STILL: AtomicU64 = AtomicU64::new(0);
+
+/// The clock of this host stood still for so long: the virtual machine that it is was migrated. From now on [`Nanos::now`] counts that time.
+pub fn stood_still(length: Nanos) {
+    STOOD_STILL.fetch_add(length.0, Ordering::Relaxed);
+}
 
 /// Nanoseconds: a moment on this host's monotonic clock, or the distance between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -19,11 +28,13 @@ impl Nanos {
     /// One microsecond.
     pub const MICROSECOND: Nanos = Nanos(1_000);
 
-    /// This moment on `CLOCK_MONOTONIC`, the same for every process of one host.
+    /// This moment on `CLOCK_MONOTONIC`, the same for every process of one host, and how long that clock has
+    /// [stood still](stood_still).
     pub fn now() -> Nanos {
         // The clock exists on every Linux, so the call cannot fail.
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("CLOCK_MONOTONIC");
-        Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+        let stood = STOOD_STILL.load(Ordering::Relaxed);
+        Nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64 + stood)
     }
 
     /// The distance from `earlier`, or zero if that lies later.

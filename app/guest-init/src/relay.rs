@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
@@ -54,8 +54,9 @@ pub(crate) fn run() -> Result<(), String> {
         let out = out.clone();
         move || carry_questions(&keeper, &out, &answered)
     })?;
-    spawn(move || listen(&mut port, &connection, &answers))?;
-    let ended = worker_ended(&Told { worker, since_start_ns }.line())?;
+    let (mut child, told) = start_worker(&Told { worker, since_start_ns })?;
+    spawn(move || listen(&mut port, &connection, &answers, told))?;
+    let ended = worker_ended(&mut child)?;
     control::say(&mut *locked(&out), &ToKeeper::Ended(ended)).map_err(|e| failed(&e))
 }
 
@@ -63,8 +64,8 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     thread::Builder::new().spawn(work).map(drop).map_err(|e| format!("a thread cannot be started: {e}"))
 }
 
-/// Starts the worker and waits until it has ended. No thread can be started after it.
-fn worker_ended(told: &str) -> Result<Ended, String> {
+/// Starts the worker. Returns it, and where it is told more.
+fn start_worker(told: &Told) -> Result<(Child, ChildStdin), String> {
     let failed = |e: std::io::Error| format!("the worker cannot be started: {e}");
     let told_at = loadline_base::clock::Nanos::now().0 + boot::clock_ahead();
     let mut command = Command::new("/proc/self/exe");
@@ -78,8 +79,15 @@ fn worker_ended(told: &str) -> Result<Ended, String> {
     // another clock.
     unsafe { command.pre_exec(|| Ok(())) };
     let mut child = command.spawn().map_err(failed)?;
-    child.stdin.take().expect("it is a pipe").write_all(told.as_bytes()).map_err(failed)?;
-    let words = last_words(&mut child);
+    let mut input = child.stdin.take().expect("it is a pipe");
+    writeln!(input, "{}", told.line()).map_err(failed)?;
+    Ok((child, input))
+}
+
+/// Waits until the worker has ended. No thread can be started after it.
+fn worker_ended(child: &mut Child) -> Result<Ended, String> {
+    let failed = |e: std::io::Error| format!("the worker cannot be waited for: {e}");
+    let words = last_words(child);
     let status = child.wait().map_err(failed)?;
     Ok(Ended { code: status.code(), signal: status.signal(), words })
 }
@@ -137,7 +145,7 @@ fn carry_questions(listener: &UnixListener, out: &Out, answered: &mpsc::Receiver
 }
 
 /// Hears what the keeper says, until it is gone: then the machine is too.
-fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value>) {
+fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value>, mut told: ChildStdin) {
     loop {
         match control::read::<ToMachine>(port) {
             Ok(Some(Frame::Data(number, bytes))) => {
@@ -157,6 +165,10 @@ fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value
                 if answers.send(answer).is_err() {
                     return;
                 }
+            }
+            Ok(Some(Frame::Message(ToMachine::StoodStill(nanoseconds)))) => {
+                // A worker that has ended needs no clock.
+                let _ = writeln!(told, "{nanoseconds}");
             }
             Ok(Some(Frame::Message(ToMachine::Start { .. }))) => {}
             Ok(None) | Err(_) => return,

@@ -1,9 +1,9 @@
 //! The worker of the machine, as a process of its own.
 
-use std::io::Read;
 use std::process::ExitCode;
+use std::thread;
 
-use loadline_base::clock::Nanos;
+use loadline_base::clock::{Nanos, stood_still};
 use loadline_fleet::{ErrorKind, FleetError, Inside, WorkerOptions, run_worker};
 use serde_json::{Value, json};
 
@@ -31,7 +31,11 @@ impl Told {
 
 /// Works until the controller dismisses the worker. The exit code is that of `loadline worker`.
 pub(crate) fn run() -> ExitCode {
-    let result = options().and_then(|options| run_worker(options, &mut |_| {}));
+    let result = options().and_then(|options| {
+        let follow = thread::Builder::new().name("clock".into()).spawn(follow_stops);
+        follow.map_err(|e| FleetError::failed(format!("a thread cannot be started: {e}")))?;
+        run_worker(options, &mut |_| {})
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -46,11 +50,17 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
+/// Hears how long the machine has stood still, nanoseconds in a line each, until process 1 is gone.
+fn follow_stops() {
+    let lines = std::io::stdin().lines().map_while(Result::ok);
+    lines.filter_map(|line| line.parse().ok()).for_each(|length| stood_still(Nanos(length)));
+}
+
 fn options() -> Result<WorkerOptions, FleetError> {
     let wrong =
         |what: &str| FleetError::failed(format!("the keeper of this virtual machine did not say {what}"));
     let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
+    let read = std::io::stdin().read_line(&mut text);
     read.map_err(|e| FleetError::failed(format!("what the keeper said cannot be read: {e}")))?;
     let told: Value = serde_json::from_str(&text).map_err(|_| wrong("what the worker is"))?;
     let word = |name: &str| told["worker"][name].as_str().map(str::to_string).ok_or_else(|| wrong(name));

@@ -1,9 +1,11 @@
 //! Devices that come and go while a machine runs: disks, and files of the host as memory.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::fcntl::Flock;
 use serde_json::{Value, json};
 
 use crate::error::GuestError;
@@ -73,25 +75,43 @@ enum Behind {
     Memory,
 }
 
+/// What is attached.
+#[derive(Debug, Clone, PartialEq)]
+enum Device {
+    Disk { disk: MachineDisk, writable: bool },
+    Memory { path: PathBuf, length: u64 },
+}
+
+impl Device {
+    fn behind(&self) -> Behind {
+        match self {
+            Device::Disk { disk: MachineDisk::VhostUser(_), .. } => Behind::Socket,
+            Device::Disk { .. } => Behind::Block,
+            Device::Memory { .. } => Behind::Memory,
+        }
+    }
+}
+
 /// The devices of one machine.
 #[derive(Debug)]
 pub struct Devices {
     qmp: Qmp,
     machine: Machine,
-    used: BTreeMap<u8, Behind>,
+    used: BTreeMap<u8, Device>,
+    /// Locks of files that a migration has made, by place.
+    locks: BTreeMap<u8, Flock<File>>,
 }
 
 impl Devices {
     pub(crate) fn new(qmp: Qmp, machine: Machine) -> Devices {
-        Devices { qmp, machine, used: BTreeMap::new() }
+        Devices { qmp, machine, used: BTreeMap::new(), locks: BTreeMap::new() }
     }
 
     /// Attaches a disk, and returns its PCI address in the machine.
     pub fn attach(&mut self, disk: &MachineDisk, writable: bool) -> Result<String, GuestError> {
         let name = disk.name();
         let place = self.place(&name)?;
-        let attached = self.add_disk(place, disk, writable);
-        self.keep(place, attached, &name)
+        self.add(place, Device::Disk { disk: disk.clone(), writable }, &name)
     }
 
     /// Attaches a file of the host as memory, and returns the PCI address of its device, whose second resource it is. Its length is a
@@ -99,14 +119,58 @@ impl Devices {
     pub fn share(&mut self, path: &Path, length: u64) -> Result<String, GuestError> {
         let name = path.display().to_string();
         let place = self.place(&name)?;
-        let attached = self.add_memory(place, path, length);
-        self.keep(place, attached, &name)
+        self.add(place, Device::Memory { path: path.into(), length }, &name)
+    }
+
+    /// The same devices at the same places of another machine, which this one is about to become. Disks of vhost-user servers are reached by
+    /// the sockets that `sockets` has in place of theirs; files that are memory are these machine's own, by `memory`.
+    pub(crate) fn copied_to(
+        &self,
+        qmp: Qmp,
+        sockets: &BTreeMap<PathBuf, PathBuf>,
+        memory: &BTreeMap<PathBuf, PathBuf>,
+    ) -> Result<Devices, GuestError> {
+        let mut copied = Devices::new(qmp, self.machine.clone());
+        for (place, device) in &self.used {
+            let mut device = device.clone();
+            let (path, others) = match &mut device {
+                Device::Disk { disk: MachineDisk::VhostUser(path), .. } => (Some(path), sockets),
+                Device::Memory { path, .. } => (Some(path), memory),
+                Device::Disk { .. } => (None, sockets),
+            };
+            if let Some((path, other)) = path.and_then(|path| Some((others.get(path)?, path))) {
+                other.clone_from(path);
+            }
+            let name = device.name();
+            copied.add(*place, device, &name)?;
+        }
+        Ok(copied)
+    }
+
+    /// The files of the host that are memory of the machine, with their lengths.
+    pub(crate) fn shared_files(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.used.values().filter_map(|device| match device {
+            Device::Memory { path, length } => Some((path.as_path(), *length)),
+            Device::Disk { .. } => None,
+        })
+    }
+
+    /// A file that is memory has another name, and is locked as long as it is attached.
+    pub(crate) fn rename(&mut self, from: &Path, to: &Path, mut lock: Option<Flock<File>>) {
+        for (place, device) in &mut self.used {
+            if let Device::Memory { path, .. } = device
+                && path == from
+            {
+                *path = to.into();
+                self.locks.extend(lock.take().map(|lock| (*place, lock)));
+            }
+        }
     }
 
     /// Takes a device away that is at this address. A device that the machine does not let go within half a minute is an error.
     pub fn detach(&mut self, address: &str) -> Result<(), GuestError> {
         let found = self.used.iter().find(|(place, _)| address_of(**place) == address);
-        let Some((&place, &behind)) = found else {
+        let Some((place, behind)) = found.map(|(place, device)| (*place, device.behind())) else {
             return Err(GuestError::failed(format!(
                 "the virtual machine has no device at {address} to take away"
             )));
@@ -125,6 +189,7 @@ impl Devices {
             other => failed(other),
         })?;
         self.used.remove(&place);
+        self.locks.remove(&place);
         self.remove(place, behind).map_err(failed)
     }
 
@@ -142,15 +207,14 @@ impl Devices {
         })
     }
 
-    fn keep(
-        &mut self,
-        place: u8,
-        attached: Result<Behind, QmpError>,
-        name: &str,
-    ) -> Result<String, GuestError> {
+    fn add(&mut self, place: u8, device: Device, name: &str) -> Result<String, GuestError> {
+        let attached = match &device {
+            Device::Disk { disk, writable } => self.add_disk(place, disk, *writable),
+            Device::Memory { path, length } => self.add_memory(place, path, *length),
+        };
         match attached {
-            Ok(behind) => {
-                self.used.insert(place, behind);
+            Ok(()) => {
+                self.used.insert(place, device);
                 Ok(address_of(place))
             }
             Err(QmpError::Refused(why)) => {
@@ -160,7 +224,7 @@ impl Devices {
         }
     }
 
-    fn add_disk(&mut self, place: u8, disk: &MachineDisk, writable: bool) -> Result<Behind, QmpError> {
+    fn add_disk(&mut self, place: u8, disk: &MachineDisk, writable: bool) -> Result<(), QmpError> {
         let node = format!("node{place}");
         let mut device = json!({ "id": format!("device{place}"), "addr": format!("{place:#x}") });
         let behind = if let MachineDisk::VhostUser(path) = disk {
@@ -195,12 +259,13 @@ impl Devices {
         self.qmp.command("object-add", json!({ "qom-type": "iothread", "id": id })).map(drop)
     }
 
-    fn add_memory(&mut self, place: u8, path: &Path, length: u64) -> Result<Behind, QmpError> {
+    fn add_memory(&mut self, place: u8, path: &Path, length: u64) -> Result<(), QmpError> {
         let memory = format!("node{place}");
         let object = json!({ "qom-type": "memory-backend-file", "id": memory, "mem-path": path, "size": length, "share": true });
         self.qmp.command("object-add", object)?;
+        // A machine with the memory of another master is not migrated.
         let device = json!({ "driver": "ivshmem-plain", "id": format!("device{place}"), "memdev": memory,
-            "addr": format!("{place:#x}") });
+            "addr": format!("{place:#x}"), "master": "on" });
         let added = self.qmp.command("device_add", device);
         self.or_remove(place, Behind::Memory, added)
     }
@@ -210,15 +275,11 @@ impl Devices {
         place: u8,
         behind: Behind,
         added: Result<Value, QmpError>,
-    ) -> Result<Behind, QmpError> {
-        match added {
-            Ok(_) => Ok(behind),
-            Err(error) => {
-                // The error says more than what follows from it.
-                let _ = self.remove(place, behind);
-                Err(error)
-            }
-        }
+    ) -> Result<(), QmpError> {
+        added.map(drop).inspect_err(|_| {
+            // The error says more than what follows from it.
+            let _ = self.remove(place, behind);
+        })
     }
 
     fn remove(&mut self, place: u8, behind: Behind) -> Result<(), QmpError> {
@@ -233,6 +294,16 @@ impl Devices {
             Behind::Memory => self.qmp.command("object-del", json!({ "id": node })),
         }
         .map(drop)
+    }
+}
+
+impl Device {
+    /// In words.
+    fn name(&self) -> String {
+        match self {
+            Device::Disk { disk, .. } => disk.name(),
+            Device::Memory { path, .. } => path.display().to_string(),
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub enum ToMachine {
     HungUp(u32),
     /// The answer to the worker's question.
     Answer(Value),
+    /// The machine, and with it its clock, has stood still for so long while it was migrated: nanoseconds.
+    StoodStill(u64),
 }
 
 /// A frame that was read.

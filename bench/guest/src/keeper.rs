@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::control::{self, Ended, Frame, ToKeeper, ToMachine};
 use crate::error::GuestError;
 use crate::image::Image;
 use crate::machine::Machine;
-use crate::qemu::{Acceleration, Process, Qemu};
+use crate::qemu::{Acceleration, Origin, Process, Qemu};
 use crate::qmp::Qmp;
 use crate::remote::Remote;
 
@@ -32,13 +32,47 @@ const SEED: usize = 64;
 /// A machine that was started. Dropping it kills it; nothing of it stays.
 #[derive(Debug)]
 pub struct Keeper {
-    process: Process,
-    devices: Option<Devices>,
+    running: Arc<Running>,
     started: Instant,
 }
 
 /// Our end of the machine's serial port, for several threads.
 type Out = Arc<Mutex<UnixStream>>;
+
+/// What runs the machine at present: once the machine was migrated, that is another QEMU.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) origin: Origin,
+    pub(crate) process: Mutex<Process>,
+    pub(crate) devices: Mutex<Devices>,
+    pub(crate) out: Out,
+    /// What the machine says after the present QEMU has ended.
+    pub(crate) continues: Mutex<Option<UnixStream>>,
+}
+
+/// What a thread that panicked has left is as whole as what an error leaves.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the machine says, whichever QEMU runs it.
+struct Said {
+    stream: UnixStream,
+    running: Arc<Running>,
+}
+
+impl Read for Said {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.stream.read(bytes)?;
+            let next = if read == 0 { locked(&self.running.continues).take() } else { None };
+            match next {
+                Some(next) => self.stream = next,
+                None => return Ok(read),
+            }
+        }
+    }
+}
 
 impl Keeper {
     /// Starts a machine. It dies with the calling thread.
@@ -49,31 +83,43 @@ impl Keeper {
         acceleration: Acceleration,
     ) -> Result<Keeper, GuestError> {
         let started = Instant::now();
-        let process = Process::start(qemu, machine, image, acceleration, false)?;
-        let mut keeper = Keeper { process, devices: None, started };
-        let orders = keeper.process.orders.try_clone();
-        let orders = orders.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        match Qmp::begin(orders) {
-            Ok(qmp) => keeper.devices = Some(Devices::new(qmp, machine.clone())),
-            Err(error) => return Err(keeper.died(&error.to_string())),
-        }
-        Ok(keeper)
+        let origin = Origin {
+            qemu: qemu.clone(),
+            machine: machine.clone(),
+            image: image.clone(),
+            acceleration,
+            shell: false,
+        };
+        let mut process = Process::start(&origin, None)?;
+        let failed = |e: io::Error| GuestError::failed(format!("the connection to QEMU: {e}"));
+        let orders = process.orders.try_clone().map_err(failed)?;
+        let qmp = Qmp::begin(orders).map_err(|error| died(&mut process, &error.to_string()))?;
+        let out = process.control.try_clone().map_err(failed)?;
+        let running = Running {
+            origin,
+            process: Mutex::new(process),
+            devices: Mutex::new(Devices::new(qmp, machine.clone())),
+            out: Arc::new(Mutex::new(out)),
+            continues: Mutex::new(None),
+        };
+        Ok(Keeper { running: Arc::new(running), started })
     }
 
     /// Waits until the machine has booted, and returns how long after its start that was.
     pub fn booted(&mut self, limit: Duration) -> Result<Duration, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        self.process.control.set_read_timeout(Some(limit)).map_err(failed)?;
-        match control::read::<ToKeeper>(&mut &self.process.control) {
+        let mut process = locked(&self.running.process);
+        process.control.set_read_timeout(Some(limit)).map_err(failed)?;
+        match control::read::<ToKeeper>(&mut &process.control) {
             Ok(Some(Frame::Message(ToKeeper::Hello))) => {}
-            Ok(None) => return Err(self.died("it ended while it booted")),
+            Ok(None) => return Err(died(&mut process, "it ended while it booted")),
             Ok(Some(other)) => {
                 return Err(GuestError::failed(format!(
                     "the virtual machine began with {other:?}, and not with hello"
                 )));
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let words = self.process.last_words();
+                let words = process.last_words();
                 return Err(GuestError::failed(format!(
                     "the virtual machine did not report within {limit:?} of its start{}",
                     if words.is_empty() {
@@ -83,75 +129,79 @@ impl Keeper {
                     }
                 )));
             }
-            Err(e) => return Err(self.died(&e.to_string())),
+            Err(e) => return Err(died(&mut process, &e.to_string())),
         }
-        self.process.control.set_read_timeout(None).map_err(failed)?;
+        process.control.set_read_timeout(None).map_err(failed)?;
         Ok(self.started.elapsed())
     }
 
     /// Has the worker started, relays its connections to where `dial` leads, and has its questions answered by `answer`, until the
     /// worker has ended. `answer` is called by one thread, one question at a time.
     pub fn run(
-        mut self,
+        self,
         worker: Value,
         dial: impl Fn() -> io::Result<TcpStream>,
         answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
     ) -> Result<Ended, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        let out: Out = Arc::new(Mutex::new(self.process.control.try_clone().map_err(failed)?));
+        let out = Arc::clone(&self.running.out);
+        let stream = locked(&self.running.process).control.try_clone().map_err(failed)?;
+        let mut said = Said { stream, running: Arc::clone(&self.running) };
         let mut seed = vec![0; SEED];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut seed))
             .map_err(failed)?;
         let since_start_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let devices = self.devices.take();
-        let devices = devices.ok_or_else(|| GuestError::failed("a virtual machine runs once"))?;
-        let questions = answer_questions(out.clone(), devices, answer).map_err(failed)?;
-        let said = say(&out, &ToMachine::Start { worker, since_start_ns, seed });
+        let questions = answer_questions(Arc::clone(&self.running), answer).map_err(failed)?;
+        let told = say(&out, &ToMachine::Start { worker, since_start_ns, seed });
         let mut connection: Option<(u32, TcpStream)> = None;
-        let ended =
-            said.and_then(|()| relay(&mut &self.process.control, &out, &dial, &questions, &mut connection));
+        let ended = told.and_then(|()| relay(&mut said, &out, &dial, &questions, &mut connection));
         // A worker that is gone has no connection.
         if let Some((_, stream)) = connection {
             let _ = stream.shutdown(Shutdown::Both);
         }
         match ended {
             Ok(Some(ended)) => Ok(ended),
-            Ok(None) => Err(self.died("its connection ended")),
-            Err(e) => Err(self.died(&e.to_string())),
+            Ok(None) => Err(died(&mut locked(&self.running.process), "its connection ended")),
+            Err(e) => Err(died(&mut locked(&self.running.process), &e.to_string())),
         }
     }
 
     /// The way to order something of the machine while it runs. To be had once.
     pub fn remote(&self) -> Result<Remote, GuestError> {
-        let stream = self.process.more_orders.try_clone();
-        let stream = stream.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        Remote::begin(stream, self.process.child.id())
+        Remote::begin(Arc::clone(&self.running))
     }
 
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
-        self.process.child.id()
-    }
-
-    /// The error of a machine that is no more, or makes no sense.
-    fn died(&mut self, why: &str) -> GuestError {
-        let limit = Instant::now() + DEATH_LIMIT;
-        let status = loop {
-            match self.process.child.try_wait() {
-                Ok(Some(status)) => break format!("QEMU has ended ({status})"),
-                Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
-                _ => break format!("QEMU still runs, and is killed ({why})"),
-            }
-        };
-        let words = self.process.last_words();
-        let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
-        GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
+        locked(&self.running.process).child.id()
     }
 }
 
-fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
-    control::say(&mut *out.lock().unwrap_or_else(PoisonError::into_inner), message)
+/// A keeper that is gone has no machine, whoever still has a way to it.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        locked(&self.running.process).kill();
+    }
+}
+
+/// The error of a machine that is no more, or makes no sense.
+fn died(process: &mut Process, why: &str) -> GuestError {
+    let limit = Instant::now() + DEATH_LIMIT;
+    let status = loop {
+        match process.child.try_wait() {
+            Ok(Some(status)) => break format!("QEMU has ended ({status})"),
+            Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
+            _ => break format!("QEMU still runs, and is killed ({why})"),
+        }
+    };
+    let words = process.last_words();
+    let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
+    GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
+}
+
+pub(crate) fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
+    control::say(&mut *locked(out), message)
 }
 
 /// Reads what the machine says until its worker has ended, or the machine.
@@ -204,8 +254,7 @@ fn connected(number: u32, out: &Out, dial: &impl Fn() -> io::Result<TcpStream>) 
     let pump = move || {
         let mut bytes = vec![0; PIECE];
         while let Ok(read @ 1..) = from.read(&mut bytes) {
-            let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            if control::pass(&mut *out, number, &bytes[..read]).is_err() {
+            if control::pass(&mut *locked(&out), number, &bytes[..read]).is_err() {
                 return;
             }
         }
@@ -218,15 +267,14 @@ fn connected(number: u32, out: &Out, dial: &impl Fn() -> io::Result<TcpStream>) 
 
 /// A thread that answers the worker's questions: one may take long, and its connection must not wait meanwhile.
 fn answer_questions(
-    out: Out,
-    mut devices: Devices,
+    running: Arc<Running>,
     mut answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
 ) -> io::Result<mpsc::SyncSender<Value>> {
     let (questions, asked) = mpsc::sync_channel::<Value>(QUESTIONS);
     let work = move || {
         while let Ok(question) = asked.recv() {
-            let answer = answer(question, &mut devices);
-            if say(&out, &ToMachine::Answer(answer)).is_err() {
+            let answer = answer(question, &mut locked(&running.devices));
+            if say(&running.out, &ToMachine::Answer(answer)).is_err() {
                 return;
             }
         }

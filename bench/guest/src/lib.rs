@@ -15,6 +15,7 @@
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
+//! | [`migration`] | a running machine migrated to another QEMU |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
 
@@ -27,6 +28,7 @@ pub mod image;
 pub mod keeper;
 pub mod kernel;
 pub mod machine;
+pub mod migration;
 mod modules;
 pub mod probe;
 pub mod qemu;
@@ -41,6 +43,7 @@ pub use image::{Contents, Image};
 pub use keeper::Keeper;
 pub use kernel::Kernel;
 pub use machine::Machine;
+pub use migration::Migrated;
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};
 pub use remote::{MachineOrder, Remote};

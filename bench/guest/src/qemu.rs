@@ -97,36 +97,51 @@ pub(crate) struct Process {
     pub(crate) control: UnixStream,
     pub(crate) orders: UnixStream,
     pub(crate) more_orders: UnixStream,
+    /// The number that `incoming` has in QEMU.
+    pub(crate) incoming: Option<RawFd>,
     words: Arc<Mutex<Vec<u8>>>,
     /// The threads that read the words; each ends with its output.
     readers: Vec<JoinHandle<()>>,
 }
 
+/// What a machine is started from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) qemu: Qemu,
+    pub(crate) machine: Machine,
+    pub(crate) image: Image,
+    pub(crate) acceleration: Acceleration,
+    /// Whether it has this process's terminal.
+    pub(crate) shell: bool,
+}
+
 impl Process {
-    /// Starts a machine.
-    pub(crate) fn start(
-        qemu: &Qemu,
-        machine: &Machine,
-        image: &Image,
-        acceleration: Acceleration,
-        shell: bool,
-    ) -> Result<Process, GuestError> {
+    /// Starts a machine, or the destination of one that is migrated: that does nothing before it is told where the machine comes from,
+    /// which it is by the descriptor `incoming`, and to continue.
+    pub(crate) fn start(origin: &Origin, incoming: Option<OwnedFd>) -> Result<Process, GuestError> {
+        let Origin { qemu, shell, .. } = origin;
         let failed = |e: &dyn std::fmt::Display| {
             GuestError::failed(format!("{} cannot be started: {e}", qemu.program))
         };
         let (control, its_control) = UnixStream::pair().map_err(|e| failed(&e))?;
         let (orders, its_orders) = UnixStream::pair().map_err(|e| failed(&e))?;
         let (more_orders, its_more) = UnixStream::pair().map_err(|e| failed(&e))?;
-        let inherited = [its_control, its_orders, its_more].map(OwnedFd::from);
-        let numbers = inherited.each_ref().map(AsRawFd::as_raw_fd);
+        let is_destination = incoming.is_some();
+        let sockets = [its_control, its_orders, its_more].map(OwnedFd::from);
+        let inherited: Vec<OwnedFd> = sockets.into_iter().chain(incoming).collect();
+        let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         let mut command = Command::new(&qemu.program);
-        command.args(arguments(machine, image, acceleration, numbers, shell));
+        command.args(arguments(origin, [numbers[0], numbers[1], numbers[2]]));
+        if is_destination {
+            command.args(["-incoming", "defer", "-S"]);
+        }
         match shell {
             true => command.stdin(Stdio::inherit()).stdout(Stdio::inherit()),
             false => command.stdin(Stdio::null()).stdout(Stdio::piped()),
         };
         command.stderr(Stdio::piped());
         let started_by = nix::unistd::getpid();
+        let inherits = numbers.clone();
         // SAFETY: between fork and exec it calls prctl, getppid and fcntl only, which take no locks and allocate nothing.
         unsafe {
             command.pre_exec(move || {
@@ -134,7 +149,7 @@ impl Process {
                 if nix::unistd::getppid() != started_by {
                     return Err(std::io::ErrorKind::BrokenPipe.into());
                 }
-                for number in numbers {
+                for &number in &inherits {
                     // SAFETY: the sockets are open in the parent until the child was spawned, and so in the child.
                     let socket = std::os::fd::BorrowedFd::borrow_raw(number);
                     fcntl(socket, FcntlArg::F_SETFD(FdFlag::empty()))?;
@@ -156,7 +171,15 @@ impl Process {
             let reader = thread::Builder::new().name("console".into()).spawn(keep);
             readers.push(reader.map_err(|e| failed(&e))?);
         }
-        Ok(Process { child, control, orders, more_orders, words, readers })
+        Ok(Process {
+            child,
+            control,
+            orders,
+            more_orders,
+            incoming: numbers.get(3).copied(),
+            words,
+            readers,
+        })
     }
 
     /// What the console and QEMU printed last, at most [`LAST_LINES`] lines. If QEMU has ended, that is all that it printed.
@@ -172,11 +195,18 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
+impl Process {
+    /// Kills it, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
         // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -198,13 +228,12 @@ fn keep_last_words(mut output: Box<dyn Read + Send>, kept: &Mutex<Vec<u8>>) {
     }
 }
 
-fn arguments(
-    machine: &Machine,
-    image: &Image,
-    acceleration: Acceleration,
-    [control, orders, more_orders]: [RawFd; 3],
-    shell: bool,
-) -> Vec<String> {
+/// Under software QEMU 7.2 forgets writes of a machine that is migrated, unless its memory is no multiple of 256 KiB: a shortcut of its dirty
+/// log for such lengths leaves the translator's own marks as they were.
+const ODD_MEMORY: u64 = 8 << 10;
+
+fn arguments(origin: &Origin, [control, orders, more_orders]: [RawFd; 3]) -> Vec<String> {
+    let Origin { machine, image, acceleration, shell, .. } = origin;
     let (accelerator, cpu) = match (acceleration, std::env::consts::ARCH) {
         (Acceleration::Hardware, _) => ("kvm", "host"),
         // Every feature that a processor offers is one that the kernel probes for, in software: 4.3 s of boot in place of 2.
@@ -215,16 +244,19 @@ fn arguments(
         "x86_64" => ("pc", "ttyS0"),
         _ => ("virt", "ttyAMA0"),
     };
-    let memory = machine.memory.0;
+    let memory = match acceleration {
+        Acceleration::Hardware => machine.memory.0,
+        Acceleration::Software => machine.memory.0 + ODD_MEMORY,
+    };
     let mut kernel = format!("console={console} quiet panic=-1 unknown_nmi_panic random.trust_cpu=on");
-    if shell {
+    if *shell {
         kernel += " loadline.shell";
     }
     let words = [
         ["-machine", &format!("{board},accel={accelerator},memory-backend=memory")],
         ["-cpu", cpu],
         ["-smp", &machine.cpus.to_string()],
-        ["-m", &format!("{}M", memory >> 20)],
+        ["-m", &format!("{}K", memory >> 10)],
         // Shared, so that a server of a disk (vhost-user) reaches the machine's buffers.
         ["-object", &format!("memory-backend-memfd,id=memory,size={memory},share=on")],
         ["-display", "none"],

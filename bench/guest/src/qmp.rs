@@ -1,10 +1,12 @@
 //! Orders to a running QEMU: the QEMU Machine Protocol (docs/interop/qmp-spec of QEMU), over a connection of its own.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde_json::{Value, json};
 
 /// How long a command may take.
@@ -62,6 +64,11 @@ impl Qmp {
         let limit = Instant::now() + LIMIT;
         self.stream.set_write_timeout(Some(LIMIT)).map_err(QmpError::Broken)?;
         self.stream.write_all(line.as_bytes()).map_err(QmpError::Broken)?;
+        self.answer(limit, name)
+    }
+
+    /// What the last command returns.
+    fn answer(&mut self, limit: Instant, name: &str) -> Result<Value, QmpError> {
         loop {
             let mut line = self.line(limit)?;
             let is_answer = line.get("error").is_some() || line.get("return").is_some();
@@ -81,14 +88,39 @@ impl Qmp {
 
     /// Waits for an event of this name whose data has this value, and takes it.
     pub fn event(&mut self, name: &str, field: &str, value: &str, wait: Duration) -> Result<Value, QmpError> {
+        self.event_that(wait, |event| event["event"] == name && event["data"][field] == value)
+    }
+
+    /// Waits for an event of which this is true, and takes it.
+    pub(crate) fn event_that(
+        &mut self,
+        wait: Duration,
+        is_it: impl Fn(&Value) -> bool,
+    ) -> Result<Value, QmpError> {
         let limit = Instant::now() + wait;
-        let is_it = |event: &Value| event["event"] == name && event["data"][field] == value;
         loop {
-            if let Some(index) = self.events.iter().position(is_it) {
+            if let Some(index) = self.events.iter().position(&is_it) {
                 return Ok(self.events.remove(index).unwrap_or_default());
             }
             let line = self.line(limit)?;
             self.keep(line);
+        }
+    }
+
+    /// Gives QEMU an open file under a name.
+    pub(crate) fn give(&mut self, name: &str, file: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.last += 1;
+        let line = json!({ "execute": "getfd", "arguments": { "fdname": name }, "id": self.last });
+        let line = format!("{line}\n");
+        let files = [file.as_raw_fd()];
+        let with = [ControlMessage::ScmRights(&files)];
+        let content = [IoSlice::new(line.as_bytes())];
+        let sent = sendmsg::<()>(self.stream.as_raw_fd(), &content, &with, MsgFlags::MSG_NOSIGNAL, None);
+        match sent {
+            // A line is shorter than the buffer of a socket that the other side reads.
+            Ok(bytes) if bytes == line.len() => self.answer(Instant::now() + LIMIT, "getfd").map(drop),
+            Ok(_) => Err(broken("it reads nothing")),
+            Err(why) => Err(QmpError::Broken(why.into())),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is done to a machine as a whole while it runs.
 
-use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::GuestError;
+use crate::keeper::{Running, locked};
 use crate::qmp::{Qmp, QmpError};
 
 /// An order about a machine.
@@ -28,17 +29,23 @@ pub enum MachineOrder {
 /// The way to a running machine.
 #[derive(Debug)]
 pub struct Remote {
-    qmp: Qmp,
-    process: Pid,
+    pub(crate) running: Arc<Running>,
+    pub(crate) qmp: Qmp,
 }
 
 impl Remote {
-    pub(crate) fn begin(stream: UnixStream, process: u32) -> Result<Remote, GuestError> {
-        let qmp = Qmp::begin(stream)
-            .map_err(|e| GuestError::failed(format!("the virtual machine takes no orders: {e}")))?;
-        let process = i32::try_from(process).map(Pid::from_raw);
-        let process = process.map_err(|_| GuestError::failed("QEMU has no process id"))?;
-        Ok(Remote { qmp, process })
+    pub(crate) fn begin(running: Arc<Running>) -> Result<Remote, GuestError> {
+        let failed = |e: &dyn std::fmt::Display| {
+            GuestError::failed(format!("the virtual machine takes no orders: {e}"))
+        };
+        let stream = locked(&running.process).more_orders.try_clone().map_err(|e| failed(&e))?;
+        let qmp = Qmp::begin(stream).map_err(|e| failed(&e))?;
+        Ok(Remote { running, qmp })
+    }
+
+    fn process(&self) -> Pid {
+        // Linux has no process ids beyond 2^22.
+        Pid::from_raw(locked(&self.running.process).child.id() as i32)
     }
 
     /// Carries out an order, and returns when that is done: a machine that is paused goes on then.
@@ -50,10 +57,11 @@ impl Remote {
             MachineOrder::Crash => self.qmp.command("inject-nmi", json!({})).map(drop).map_err(failed),
             MachineOrder::Pause { ms } => {
                 // Not by QEMU's own `stop`: with it the machine's clock stands still too, and the machine never learns of the pause.
-                kill(self.process, Signal::SIGSTOP)
+                let process = self.process();
+                kill(process, Signal::SIGSTOP)
                     .map_err(|e| failed(QmpError::Refused(e.desc().into())))?;
                 thread::sleep(Duration::from_millis(ms));
-                kill(self.process, Signal::SIGCONT).map_err(|e| failed(QmpError::Refused(e.desc().into())))
+                kill(process, Signal::SIGCONT).map_err(|e| failed(QmpError::Refused(e.desc().into())))
             }
         }
     }

@@ -1,0 +1,333 @@
+//! A running machine that is migrated to another QEMU of this host: by QEMU's own migration, which copies the machine's memory while the
+//! machine runs, and stops it for the last part.
+//!
+//! | rule | what holds |
+//! | --- | --- |
+//! | one machine | the machine runs in one QEMU at a time: the destination continues only once the source has stopped for good |
+//! | no byte lost | what the keeper and the machine say to each other is one stream: nothing is said to a machine that stands still |
+//! | own memory | a file that is memory of the machine is copied by the keeper while the machine stands still: two QEMUs that had the same file as memory would write the past into it |
+//! | nothing happened | until the source has stopped for good, whatever fails leaves the machine where it was |
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
+use serde_json::{Value, json};
+
+use crate::attach::Devices;
+use crate::control::{self, ToMachine};
+use crate::error::GuestError;
+use crate::keeper::locked;
+use crate::qemu::Process;
+use crate::qmp::{Qmp, QmpError};
+use crate::remote::Remote;
+
+/// How long a machine's memory may take to be copied so far that the rest is copied while it stands still.
+const COPY_LIMIT: Duration = Duration::from_secs(60);
+/// How long the machine may stand still.
+const SWITCH_LIMIT: Duration = Duration::from_secs(10);
+/// How long a machine that stands still may have something unread.
+const READ_LIMIT: Duration = Duration::from_millis(200);
+/// Bytes a second: as fast as it goes.
+const BANDWIDTH: u64 = 1 << 34;
+/// How long the machine should stand still at most, milliseconds: then QEMU stops it.
+const DOWNTIME_MS: u64 = 200;
+/// What the copy of a file that is memory is called until it is the file.
+const COPY: &str = "migrated";
+
+nix::ioctl_read_bad!(
+    /// Bytes that were sent and not read.
+    unread,
+    nix::libc::TIOCOUTQ,
+    nix::libc::c_int
+);
+
+/// What a migration was.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Migrated {
+    /// How long the machine stood still.
+    pub downtime: Duration,
+    /// How long all of it took, from the order until the machine ran again.
+    pub took: Duration,
+}
+
+/// The other QEMU, before the machine runs there.
+struct Destination {
+    process: Process,
+    qmp: Qmp,
+    devices: Devices,
+    /// The copies of files that are memory, by file: each with its lock.
+    memory: BTreeMap<PathBuf, Copy>,
+}
+
+/// A copy of a file that is memory. The two exchange their names while the machine stands still, and back if it does not go on. Whatever
+/// has the copy's name at the end is removed.
+struct Copy {
+    path: PathBuf,
+    file: Option<Flock<File>>,
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        // It is in the run's folder, where a file too many does no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Why the machine has not moved.
+enum Stopped {
+    /// It can go on where it was.
+    Here(GuestError),
+    /// It may have run elsewhere.
+    Gone(GuestError),
+}
+
+impl From<GuestError> for Stopped {
+    fn from(error: GuestError) -> Stopped {
+        Stopped::Here(error)
+    }
+}
+
+impl Remote {
+    /// Migrates the machine to another QEMU, which is started by this thread and dies with it. Disks of vhost-user servers are reached there by
+    /// the sockets that `sockets` has in place of theirs; other disks stay. If it fails, the machine goes on where it was, unless it or its
+    /// destination died after the copy was whole.
+    pub fn migrate(&mut self, sockets: &BTreeMap<PathBuf, PathBuf>) -> Result<Migrated, GuestError> {
+        let begun = Instant::now();
+        let running = self.running.clone();
+        // Nothing comes and goes meanwhile.
+        let mut devices = locked(&running.devices);
+        let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
+        let mut destination = self.destination(&devices, theirs.into(), sockets)?;
+        let downtime = match self.switch(&mut destination, ours) {
+            Ok(downtime) => downtime,
+            Err(stopped) => {
+                drop(destination);
+                return Err(match stopped {
+                    Stopped::Here(error) => {
+                        self.go_on();
+                        error
+                    }
+                    Stopped::Gone(error) => {
+                        locked(&running.process).kill();
+                        error
+                    }
+                });
+            }
+        };
+        let Destination { mut process, qmp, devices: new, memory } = destination;
+        self.qmp = qmp;
+        *devices = new;
+        for (path, mut copy) in memory {
+            devices.rename(&copy.path, &path, copy.file.take());
+        }
+        std::mem::swap(&mut *locked(&running.process), &mut process);
+        // The source: only its end lets the reader go on.
+        drop(process);
+        Ok(Migrated { downtime, took: begun.elapsed() })
+    }
+
+    /// Starts the other QEMU, with the same devices.
+    fn destination(
+        &self,
+        devices: &Devices,
+        stream: OwnedFd,
+        sockets: &BTreeMap<PathBuf, PathBuf>,
+    ) -> Result<Destination, GuestError> {
+        let mut process = Process::start(&self.running.origin, Some(stream))?;
+        let number = process.incoming.unwrap_or_default();
+        let memory = devices.shared_files().map(|(path, length)| Copy::of(path, length));
+        let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
+        let begin = |stream: io::Result<UnixStream>| {
+            let stream = stream.map_err(QmpError::Broken)?;
+            Qmp::begin(stream)
+        };
+        let mut qmp = begin(process.more_orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
+        let orders = begin(process.orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
+        let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
+        let devices = devices.copied_to(orders, sockets, &copies)?;
+        let ready = capable(&mut qmp, &["events"])
+            .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
+        ready.map_err(|e| refused(&mut process, &e))?;
+        Ok(Destination { process, qmp, devices, memory })
+    }
+
+    /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
+    fn switch(
+        &mut self,
+        destination: &mut Destination,
+        stream: UnixStream,
+    ) -> Result<Duration, Stopped> {
+        let source = &mut self.qmp;
+        let copied = capable(source, &["events", "pause-before-switchover"])
+            .and_then(|()| {
+                let limits = json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": DOWNTIME_MS });
+                source.command("migrate-set-parameters", limits)
+            })
+            .and_then(|_| source.give("migration", stream.as_fd()))
+            .and_then(|()| source.command("migrate", json!({ "uri": "fd:migration" })))
+            .and_then(|_| becomes(source, "pre-switchover", COPY_LIMIT));
+        drop(stream);
+        copied.map_err(|e| failed(&e))?;
+        // It stands still. Whoever has something to say to it waits.
+        let mut out = locked(&self.running.out);
+        all_is_read(&out)?;
+        let stopped = source.event_that(SWITCH_LIMIT, |event| event["event"] == "STOP");
+        let stopped = stopped.and_then(|stopped| {
+            source.command("migrate-continue", json!({ "state": "pre-switchover" }))?;
+            becomes(source, "completed", SWITCH_LIMIT)?;
+            Ok(moment(&stopped))
+        });
+        let stopped = stopped.map_err(|e| failed(&e))?;
+        becomes(&mut destination.qmp, "completed", SWITCH_LIMIT)
+            .map_err(|e| refused(&mut destination.process, &e))?;
+        for (path, copy) in &destination.memory {
+            copy.fill(path)?;
+        }
+        let control = destination.process.control.try_clone().map_err(|e| failed(&e))?;
+        let next = control.try_clone().map_err(|e| failed(&e))?;
+        exchange(&destination.memory)?;
+        match destination.qmp.command("cont", json!({})) {
+            Ok(_) => {}
+            Err(error @ QmpError::Refused(_)) => {
+                let error = refused(&mut destination.process, &error);
+                return Err(match exchange(&destination.memory) {
+                    Ok(()) => Stopped::Here(error),
+                    Err(_) => Stopped::Gone(error),
+                });
+            }
+            Err(error) => return Err(Stopped::Gone(refused(&mut destination.process, &error))),
+        }
+        let gone = |error: GuestError| Stopped::Gone(error);
+        let continued = destination.qmp.event_that(SWITCH_LIMIT, |event| event["event"] == "RESUME");
+        let continued = continued.map_err(|e| gone(refused(&mut destination.process, &e)))?;
+        let downtime = moment(&continued).saturating_sub(stopped);
+        *out = control;
+        *locked(&self.running.continues) = Some(next);
+        let lost = u64::try_from(downtime.as_nanos()).unwrap_or(u64::MAX);
+        control::say(&mut *out, &ToMachine::StoodStill(lost)).map_err(|e| gone(failed(&e)))?;
+        Ok(downtime)
+    }
+
+    /// Whatever was begun is ended, and the machine runs, if it is still there.
+    fn go_on(&mut self) {
+        let is_over = |qmp: &mut Qmp| {
+            let status = qmp.command("query-migrate", json!({}));
+            status.is_ok_and(|status| {
+                matches!(status["status"].as_str(), None | Some("none" | "completed" | "failed" | "cancelled"))
+            })
+        };
+        // Each fails if there is nothing to do, or the machine is gone, which its reader says.
+        let _ = self.qmp.command("migrate_cancel", json!({}));
+        let limit = Instant::now() + SWITCH_LIMIT;
+        while !is_over(&mut self.qmp) && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let is_stopped = self.qmp.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
+        if is_stopped {
+            let _ = self.qmp.command("cont", json!({}));
+        }
+    }
+}
+
+impl Copy {
+    /// An empty file beside the one that it is to replace.
+    fn of(path: &Path, length: u64) -> Result<(PathBuf, Copy), GuestError> {
+        let failed = |e: io::Error| {
+            GuestError::failed(format!("{} cannot be copied for the migration: {e}", path.display()))
+        };
+        let copy = path.with_extension(COPY);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&copy).map_err(failed)?;
+        file.set_len(length).map_err(failed)?;
+        let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| failed(e.into()))?;
+        Ok((path.into(), Copy { path: copy, file: Some(file) }))
+    }
+
+    /// Takes over what the file holds. The machine stands still.
+    fn fill(&self, path: &Path) -> Result<(), GuestError> {
+        let failed = |e: io::Error| {
+            GuestError::failed(format!("{} cannot be copied for the migration: {e}", path.display()))
+        };
+        let mut from = File::open(path).map_err(failed)?;
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut to: &File = file;
+        io::Seek::rewind(&mut to).map_err(failed)?;
+        io::copy(&mut from, &mut to).map(drop).map_err(failed)
+    }
+}
+
+/// Files and their copies exchange their names: all, or none, unless the machine is to end.
+fn exchange(memory: &BTreeMap<PathBuf, Copy>) -> Result<(), Stopped> {
+    let swap = |path: &Path, copy: &Copy| {
+        renameat2(AT_FDCWD, &copy.path, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE)
+    };
+    for (at, (path, copy)) in memory.iter().enumerate() {
+        if let Err(why) = swap(path, copy) {
+            let back = memory.iter().take(at).try_for_each(|(path, copy)| swap(path, copy));
+            let error = failed(&format!("{} cannot be replaced by its copy: {why}", path.display()));
+            return Err(if back.is_ok() { Stopped::Here(error) } else { Stopped::Gone(error) });
+        }
+    }
+    Ok(())
+}
+
+fn failed(why: &dyn std::fmt::Display) -> GuestError {
+    GuestError::failed(format!("the virtual machine was not migrated: {why}"))
+}
+
+/// The destination did something else.
+fn refused(destination: &mut Process, why: &QmpError) -> GuestError {
+    let words = destination.last_words();
+    let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
+    failed(&format!("its destination: {why}{said}"))
+}
+
+fn capable(qmp: &mut Qmp, names: &[&str]) -> Result<(), QmpError> {
+    let capabilities: Vec<Value> =
+        names.iter().map(|name| json!({ "capability": name, "state": true })).collect();
+    qmp.command("migrate-set-capabilities", json!({ "capabilities": capabilities })).map(drop)
+}
+
+/// Waits until a migration is in this state; an error if it comes to another end.
+fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<(), QmpError> {
+    let ends = ["completed", "failed", "cancelled", state];
+    let event = qmp.event_that(limit, |event| {
+        event["event"] == "MIGRATION" && event["data"]["status"].as_str().is_some_and(|now| ends.contains(&now))
+    })?;
+    let now = event["data"]["status"].as_str().unwrap_or_default();
+    if now == state {
+        return Ok(());
+    }
+    let said = qmp.command("query-migrate", json!({}))?;
+    let why = said["error-desc"].as_str().map_or_else(String::new, |why| format!(": {why}"));
+    Err(QmpError::Refused(format!("the migration has {now}{why}")))
+}
+
+/// Waits until QEMU has read all that was said, which the machine then has in its memory.
+fn all_is_read(out: &UnixStream) -> Result<(), GuestError> {
+    let limit = Instant::now() + READ_LIMIT;
+    loop {
+        let mut bytes = 0;
+        // SAFETY: the descriptor is open, and `bytes` is the integer that this request writes.
+        unsafe { unread(out.as_raw_fd(), &raw mut bytes) }.map_err(|e| failed(&e))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if Instant::now() > limit {
+            return Err(failed(&"it does not read what its worker is told; try again"));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// When an event was, by the host's clock.
+fn moment(event: &Value) -> Duration {
+    let of = |name: &str| event["timestamp"][name].as_u64().unwrap_or_default();
+    Duration::from_secs(of("seconds")) + Duration::from_micros(of("microseconds"))
+}
