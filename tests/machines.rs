@@ -3,6 +3,8 @@
 
 #[path = "support/line.rs"]
 mod line;
+#[path = "machines/migrated.rs"]
+mod migrated;
 #[path = "machines/scale.rs"]
 mod scale;
 mod support;

@@ -42,7 +42,7 @@ fn users_of(network: &Path) -> usize {
 }
 
 fn fault(what: FaultKind, node: &str) -> Fault {
-    Fault { what, node: node.into(), force: false }
+    Fault::of(what, node)
 }
 
 /// Writes for some seconds with many outstanding. Bytes a second.

@@ -43,7 +43,7 @@ fn volume(number: u32) -> VolumeSpec {
 }
 
 fn fault(what: FaultKind, node: &str) -> Fault {
-    Fault { what, node: node.into(), force: false }
+    Fault::of(what, node)
 }
 
 #[test]

@@ -25,6 +25,8 @@ const LAST_WORDS: usize = 2 << 10;
 type Out = Arc<Mutex<File>>;
 /// The open connection of the worker, with its number.
 type Connection = Arc<Mutex<Option<(u32, UnixStream)>>>;
+/// Where the worker is told more, once it was started.
+type More = Arc<Mutex<Option<ChildStdin>>>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,8 +56,12 @@ pub(crate) fn run() -> Result<(), String> {
         let out = out.clone();
         move || carry_questions(&keeper, &out, &answered)
     })?;
-    let (mut child, told) = start_worker(&Told { worker, since_start_ns })?;
-    spawn(move || listen(&mut port, &connection, &answers, told))?;
+    let more = More::default();
+    spawn({
+        let more = more.clone();
+        move || listen(&mut port, &connection, &answers, &more)
+    })?;
+    let mut child = start_worker(&Told { worker, since_start_ns }, &more)?;
     let ended = worker_ended(&mut child)?;
     control::say(&mut *locked(&out), &ToKeeper::Ended(ended)).map_err(|e| failed(&e))
 }
@@ -64,8 +70,8 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     thread::Builder::new().spawn(work).map(drop).map_err(|e| format!("a thread cannot be started: {e}"))
 }
 
-/// Starts the worker. Returns it, and where it is told more.
-fn start_worker(told: &Told) -> Result<(Child, ChildStdin), String> {
+/// Starts the worker. No thread can be started after it.
+fn start_worker(told: &Told, more: &More) -> Result<Child, String> {
     let failed = |e: std::io::Error| format!("the worker cannot be started: {e}");
     let told_at = loadline_base::clock::Nanos::now().0 + boot::clock_ahead();
     let mut command = Command::new("/proc/self/exe");
@@ -81,10 +87,11 @@ fn start_worker(told: &Told) -> Result<(Child, ChildStdin), String> {
     let mut child = command.spawn().map_err(failed)?;
     let mut input = child.stdin.take().expect("it is a pipe");
     writeln!(input, "{}", told.line()).map_err(failed)?;
-    Ok((child, input))
+    *locked(more) = Some(input);
+    Ok(child)
 }
 
-/// Waits until the worker has ended. No thread can be started after it.
+/// Waits until the worker has ended.
 fn worker_ended(child: &mut Child) -> Result<Ended, String> {
     let failed = |e: std::io::Error| format!("the worker cannot be waited for: {e}");
     let words = last_words(child);
@@ -145,7 +152,7 @@ fn carry_questions(listener: &UnixListener, out: &Out, answered: &mpsc::Receiver
 }
 
 /// Hears what the keeper says, until it is gone: then the machine is too.
-fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value>, mut told: ChildStdin) {
+fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value>, more: &More) {
     loop {
         match control::read::<ToMachine>(port) {
             Ok(Some(Frame::Data(number, bytes))) => {
@@ -168,7 +175,7 @@ fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value
             }
             Ok(Some(Frame::Message(ToMachine::StoodStill(nanoseconds)))) => {
                 // A worker that has ended needs no clock.
-                let _ = writeln!(told, "{nanoseconds}");
+                let _ = locked(more).as_mut().map(|input| writeln!(input, "{nanoseconds}"));
             }
             Ok(Some(Frame::Message(ToMachine::Start { .. }))) => {}
             Ok(None) | Err(_) => return,

@@ -16,6 +16,13 @@ pub struct CpuList(Vec<usize>);
 #[error("\"{0}\" is not a list of CPUs: write 0-3,6 (numbers below {most})", most = CpuSet::count())]
 pub struct CpuListError(String);
 
+impl CpuList {
+    /// Every CPU that a host can have.
+    pub(crate) fn any() -> CpuList {
+        CpuList((0..CpuSet::count()).collect())
+    }
+}
+
 impl FromStr for CpuList {
     type Err = CpuListError;
 

@@ -26,6 +26,7 @@ use crate::copies::ProgramCopies;
 use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
+use crate::orders::{Answered, Migration};
 
 mod joining;
 mod local;
@@ -193,6 +194,18 @@ pub(crate) trait Launcher {
         )))
     }
 
+    /// Orders that the machine which a worker is be migrated. Returns what gets the answer.
+    async fn migrate(&mut self, id: &WorkerId, _migration: Migration) -> Result<Answered, FleetError> {
+        Err(FleetError::failed(format!(
+            "worker {id} is no virtual machine of this host, and is not migrated"
+        )))
+    }
+
+    /// Orders that machines which were migrated come back to their own nodes, without any disk. Returns what gets the answers.
+    async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
+        Vec::new()
+    }
+
     /// Ends these workers at once, if they run, and waits until they are gone, for a few seconds at most. Workers that were
     /// not launched are left alone.
     async fn end(&mut self, _workers: &BTreeSet<WorkerId>) {}
@@ -302,6 +315,12 @@ macro_rules! kinds {
             }
             async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.order(id, order).await,)+ }
+            }
+            async fn migrate(&mut self, id: &WorkerId, migration: Migration) -> Result<Answered, FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.migrate(id, migration).await,)+ }
+            }
+            async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.bring_home().await,)+ }
             }
             async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.end(workers).await,)+ }

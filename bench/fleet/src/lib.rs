@@ -19,6 +19,7 @@
 //! | [`error`] | what can go wrong, and which exit code that is |
 //! | [`worker`] | a worker's whole life |
 //! | `carried` | the first program of virtual machines, carried to hosts with the program |
+//! | `orders` | what is ordered of the keeper of a machine |
 //! | `outside`, [`machine`] | a worker in a virtual machine, and its keeper outside |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`network_path`] | the network between two workers, measured bare |
@@ -55,6 +56,7 @@ pub mod network;
 pub mod network_path;
 pub mod node;
 mod operation;
+mod orders;
 pub mod outcome;
 mod outside;
 pub mod process;
@@ -86,6 +88,7 @@ pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;
+pub use orders::Migration;
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use outside::Inside;
 pub use process::TOKEN_VARIABLE;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadline_guest::{
-    Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, MachineOrder,
+    Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, Migrated,
     NbdServer, Qemu, Remote, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
@@ -21,10 +21,12 @@ use nix::sys::stat::{SFlag, fstat};
 use serde_json::{Value, json};
 
 use crate::carried::unpacked;
+use crate::cpus::CpuList;
 use crate::error::{ErrorKind, FleetError};
 use crate::join::WorkerOptions;
 use crate::load_thread::{make_files, remove_files};
 use crate::node::NodeSpec;
+use crate::orders::{KeeperAnswer, KeeperOrder, order_of};
 use crate::outside::{Answer, Request};
 use crate::token::check_token;
 use crate::worker::confine;
@@ -146,9 +148,11 @@ pub fn run_worker_in_machine(
         keeper
     };
     let remote = keeper.remote()?;
+    let cpus = options.cpus.clone().unwrap_or_else(CpuList::any);
+    let place = WorkerOptions { child: false, cpus: Some(cpus), ..options.clone() };
     std::thread::Builder::new()
         .name("orders".into())
-        .spawn(move || take_orders(remote))
+        .spawn(move || take_orders(remote, place))
         .map_err(|e| FleetError::failed(format!("cannot start a thread for orders: {e}")))?;
     let name = options.name.clone().unwrap_or_else(|| format!("machine-{}", keeper.process()));
     let worker = json!({
@@ -173,16 +177,56 @@ pub fn run_worker_in_machine(
     }
 }
 
-/// Carries out what the launcher orders on this process's input, one line of JSON for each order, until the input ends.
-fn take_orders(mut remote: Remote) {
+/// Carries out what the launcher orders on this process's input, one line of JSON for each order. `place` has the limits under which
+/// this process and the machine are.
+fn take_orders(mut remote: Remote, mut place: WorkerOptions) {
     for line in io::stdin().lines().map_while(Result::ok) {
-        let done = serde_json::from_str::<MachineOrder>(&line)
-            .map_err(|e| GuestError::failed(format!("an order that is unknown: {e}")))
-            .and_then(|order| remote.carry_out(order));
+        let done = match order_of(&line) {
+            Ok(KeeperOrder::Machine(order)) => remote.carry_out(order).map_err(FleetError::from),
+            Ok(KeeperOrder::Migrate { disks, cpus, cgroups }) => {
+                let there = |cpus| WorkerOptions { cpus: Some(cpus), cgroups, ..place.clone() };
+                let cpus = cpus.map_or(Ok(CpuList::any()), |cpus| cpus.parse::<CpuList>());
+                let there = cpus.map(there).map_err(|e| FleetError::failed(e.to_string()));
+                let result = there.and_then(|there| migrate(&mut remote, &disks, &mut place, there));
+                let answer = KeeperAnswer::of(result.map_err(|error| error.message));
+                println!("{}", serde_json::to_string(&answer).expect("an answer is JSON"));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = done {
             eprintln!("loadline: {error}");
         }
     }
+    // A QEMU that this thread has started would die with it.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Migrates the machine to a QEMU under the limits of another node. `place` is where it is afterwards.
+fn migrate(
+    remote: &mut Remote,
+    disks: &[(Target, Target)],
+    place: &mut WorkerOptions,
+    there: WorkerOptions,
+) -> Result<Migrated, FleetError> {
+    let served = |target: &Target| {
+        served_disk(target).ok_or_else(|| {
+            FleetError::failed(format!("{target} is of this host, and does not move with a machine"))
+        })
+    };
+    let disks: Result<Vec<_>, FleetError> =
+        disks.iter().map(|(before, after)| Ok((served(before)?, served(after)?))).collect();
+    let disks = disks?;
+    // What is started from now on is there.
+    let migrated = confine(&there).and_then(|()| Ok(remote.migrate(&disks)?));
+    match migrated {
+        Ok(_) => *place = there,
+        // What is told is why it was not migrated.
+        Err(_) => drop(confine(place)),
+    }
+    migrated
 }
 
 fn dial(address: &str) -> io::Result<TcpStream> {
@@ -244,15 +288,31 @@ impl Lender {
 
 /// How QEMU reaches a disk.
 fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
-    Ok(match &disk.target {
+    if let Some(served) = served_disk(&disk.target) {
+        return Ok(served);
+    }
+    match &disk.target {
         Target::Path(path) => {
             let (path, direct) = (path.clone(), lent.direct);
             let kind = lent.file.as_ref().and_then(|file| fstat(file.as_fd()).ok());
             let is_block = kind.is_some_and(|stat| {
                 SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFBLK
             });
-            if is_block { MachineDisk::Block { path, direct } } else { MachineDisk::File { path, direct } }
+            Ok(if is_block {
+                MachineDisk::Block { path, direct }
+            } else {
+                MachineDisk::File { path, direct }
+            })
         }
+        other => {
+            Err(LoadError::failed(format!("{other} is nowhere, and cannot be attached to a virtual machine")))
+        }
+    }
+}
+
+/// How QEMU reaches a disk that a server has; `None` of any other.
+fn served_disk(target: &Target) -> Option<MachineDisk> {
+    Some(match target {
         Target::Nbd(uri) => {
             let server = match &uri.server {
                 Server::Tcp(host, port) => NbdServer::Tcp(host.clone(), *port),
@@ -268,11 +328,7 @@ fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
             user: uri.user.clone(),
             conf: uri.conf.clone(),
         },
-        Target::Null(_) => {
-            return Err(LoadError::failed(
-                "the null target is nowhere, and cannot be attached to a virtual machine",
-            ));
-        }
+        Target::Path(_) | Target::Null(_) => return None,
     })
 }
 

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use loadline_guest::Migrated;
 use loadline_load::Job;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::identity::WorkerId;
+use crate::orders::Migration;
 
 /// An order about workers that measure. It affects only workers that the fleet launches.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub enum MidStepOrder {
     /// The machines that these workers are stand still for so long, and go on. The channel gets a message when that is ordered, or why it
     /// cannot be.
     Pause(BTreeSet<WorkerId>, Duration, oneshot::Sender<Result<(), String>>),
+    /// The machine that a worker is is migrated. The channel gets what that was, or why it was not.
+    Migrate(WorkerId, Migration, oneshot::Sender<Result<Migrated, String>>),
     /// Killed workers are started again, each as its restart says.
     Start(BTreeMap<WorkerId, Restart>),
 }

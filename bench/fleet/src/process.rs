@@ -8,7 +8,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use loadline_guest::MachineOrder;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +19,7 @@ use crate::error::FleetError;
 use crate::identity::WorkerId;
 use crate::launcher::WorkerExit;
 use crate::node::NodeSpec;
+use crate::orders::{Answered, Awaited, KeeperOrder, line_of};
 
 /// How many bytes of what a worker printed last are kept for the message about its exit.
 const LAST_WORDS: usize = 2 << 10;
@@ -91,6 +91,8 @@ pub(crate) struct LocalWorker {
     /// Its process group: of a machine's keeper, QEMU is in it too.
     group: Option<Pid>,
     output: ErrorOutput,
+    /// What its keeper is to answer.
+    awaited: Awaited,
 }
 
 impl Launch {
@@ -107,7 +109,7 @@ impl Launch {
             .envs(self.host_ip.map(|ip| (HOST_IP_VARIABLE, ip.to_string())))
             // Orders about a machine, which the process keeps.
             .stdin(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::null())
+            .stdout(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })
             // Ctrl-C on the terminal is for the controller, which orders the workers to stop.
             .process_group(0)
             .kill_on_drop(true);
@@ -144,7 +146,8 @@ impl Launch {
             }
         };
         let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-        Ok(LocalWorker { child, group, output: words })
+        let awaited = Awaited::of(child.stdout.take());
+        Ok(LocalWorker { child, group, output: words, awaited })
     }
 }
 
@@ -203,13 +206,19 @@ impl LocalWorker {
         timeout(limit, ended).await.is_ok()
     }
 
-    /// Orders something of the machine that it keeps.
-    pub(crate) async fn order(&mut self, order: MachineOrder) -> Result<(), FleetError> {
+    /// Orders something of the keeper of the machine that it is.
+    pub(crate) async fn order(&mut self, order: &KeeperOrder) -> Result<(), FleetError> {
         let failed = |why: &str| FleetError::failed(format!("the virtual machine takes no orders: {why}"));
         let input = self.child.stdin.as_mut().ok_or_else(|| failed("the worker is a process"))?;
-        let line = format!("{}\n", serde_json::to_string(&order).expect("an order is JSON"));
-        let written = timeout(ORDER_LIMIT, input.write_all(line.as_bytes())).await;
+        let written = timeout(ORDER_LIMIT, input.write_all(line_of(order).as_bytes())).await;
         written.map_err(|_| failed("it reads none"))?.map_err(|e| failed(&e.to_string()))
+    }
+
+    /// Orders that its machine is migrated.
+    pub(crate) async fn migrate(&mut self, order: &KeeperOrder) -> Result<Answered, FleetError> {
+        let answered = self.awaited.one();
+        self.order(order).await?;
+        Ok(answered)
     }
 
     /// Whether a process of its group is left. Once none is, the group is forgotten: its number may become a stranger's.

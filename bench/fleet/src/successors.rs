@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
-use loadline_guest::MachineOrder;
+use loadline_guest::{MachineOrder, Migrated};
 use tokio::time::Instant;
 
 use crate::controller::Controller;
+use crate::error::FleetError;
 use crate::event::{FleetEvent, LossReason};
 use crate::identity::WorkerId;
 use crate::launcher::Launcher;
 use crate::mid_step::{Manner, MidStepOrder, Restart};
 use crate::operation::failure;
+use crate::orders::Answered;
 use crate::step_state::{Step, Successor};
 use crate::wire::{Reply, WorkerOrder};
 
@@ -20,11 +22,37 @@ use crate::wire::{Reply, WorkerOrder};
 const PREPARES: Duration = Duration::from_secs(20);
 /// How long machines whose kernels crash may take to end. Meanwhile nothing else is heard.
 const CRASHES: Duration = Duration::from_millis(4_500);
+/// How long a machine may take to be migrated.
+const MIGRATES: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a successor holds its records back after the end of a second: the middle of the turns of the others.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
 
+/// What a migration was, or why it was not.
+async fn answer(answered: Answered) -> Result<Migrated, String> {
+    match tokio::time::timeout(MIGRATES, answered).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err("its keeper has ended".into()),
+        Err(_) => Err(format!("its keeper did not answer within {MIGRATES:?}")),
+    }
+}
+
 impl Controller {
+    /// Machines that were migrated in an earlier step are back on their own nodes, or gone.
+    pub(crate) async fn bring_home(&mut self) -> Result<(), FleetError> {
+        for (id, answered) in self.launcher.bring_home().await {
+            let back = answer(answered).await;
+            if let Err(why) = back
+                && self.launcher.exit_of(&id).await.is_none()
+            {
+                return Err(FleetError::failed(format!(
+                    "the machine of worker {id} is still on the node to which it was migrated: {why}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Carries out an order in the middle of the step.
     pub(crate) async fn change(&mut self, step: &mut Step<'_>, change: MidStepOrder) {
         match change {
@@ -43,6 +71,11 @@ impl Controller {
                 }
                 let _ = paused.send(result);
             }
+            MidStepOrder::Migrate(id, migration, done) => match self.launcher.migrate(&id, migration).await {
+                // The receiver may not wait any more.
+                Ok(answered) => drop(tokio::spawn(async { drop(done.send(answer(answered).await)) })),
+                Err(error) => drop(done.send(Err(error.message))),
+            },
             MidStepOrder::Start(restarts) => self.start_again(step, restarts).await,
         }
     }

@@ -122,24 +122,28 @@ impl Devices {
         self.add(place, Device::Memory { path: path.into(), length }, &name)
     }
 
-    /// The same devices at the same places of another machine, which this one is about to become. Disks of vhost-user servers are reached by
-    /// the sockets that `sockets` has in place of theirs; files that are memory are these machine's own, by `memory`.
+    /// The same devices at the same places of another machine, which this one is about to become: with other disks in place of those that
+    /// are first in `disks`, and with the files of `memory` as memory.
     pub(crate) fn copied_to(
         &self,
         qmp: Qmp,
-        sockets: &BTreeMap<PathBuf, PathBuf>,
+        disks: &[(MachineDisk, MachineDisk)],
         memory: &BTreeMap<PathBuf, PathBuf>,
     ) -> Result<Devices, GuestError> {
         let mut copied = Devices::new(qmp, self.machine.clone());
         for (place, device) in &self.used {
             let mut device = device.clone();
-            let (path, others) = match &mut device {
-                Device::Disk { disk: MachineDisk::VhostUser(path), .. } => (Some(path), sockets),
-                Device::Memory { path, .. } => (Some(path), memory),
-                Device::Disk { .. } => (None, sockets),
-            };
-            if let Some((path, other)) = path.and_then(|path| Some((others.get(path)?, path))) {
-                other.clone_from(path);
+            match &mut device {
+                Device::Disk { disk, .. } => {
+                    if let Some((_, other)) = disks.iter().find(|(before, _)| before == disk) {
+                        disk.clone_from(other);
+                    }
+                }
+                Device::Memory { path, .. } => {
+                    if let Some(copy) = memory.get(path) {
+                        path.clone_from(copy);
+                    }
+                }
             }
             let name = device.name();
             copied.add(*place, device, &name)?;

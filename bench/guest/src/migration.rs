@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
 use serde_json::{Value, json};
 
-use crate::attach::Devices;
+use crate::attach::{Devices, MachineDisk};
 use crate::control::{self, ToMachine};
 use crate::error::GuestError;
 use crate::keeper::locked;
@@ -95,16 +95,16 @@ impl From<GuestError> for Stopped {
 }
 
 impl Remote {
-    /// Migrates the machine to another QEMU, which is started by this thread and dies with it. Disks of vhost-user servers are reached there by
-    /// the sockets that `sockets` has in place of theirs; other disks stay. If it fails, the machine goes on where it was, unless it or its
+    /// Migrates the machine to another QEMU, which is started by this thread and dies with it. There it has the second of each pair of `disks`
+    /// in place of the first. If it fails, the machine goes on where it was, unless it or its
     /// destination died after the copy was whole.
-    pub fn migrate(&mut self, sockets: &BTreeMap<PathBuf, PathBuf>) -> Result<Migrated, GuestError> {
+    pub fn migrate(&mut self, disks: &[(MachineDisk, MachineDisk)]) -> Result<Migrated, GuestError> {
         let begun = Instant::now();
         let running = self.running.clone();
         // Nothing comes and goes meanwhile.
         let mut devices = locked(&running.devices);
         let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
-        let mut destination = self.destination(&devices, theirs.into(), sockets)?;
+        let mut destination = self.destination(&devices, theirs.into(), disks)?;
         let downtime = match self.switch(&mut destination, ours) {
             Ok(downtime) => downtime,
             Err(stopped) => {
@@ -138,7 +138,7 @@ impl Remote {
         &self,
         devices: &Devices,
         stream: OwnedFd,
-        sockets: &BTreeMap<PathBuf, PathBuf>,
+        disks: &[(MachineDisk, MachineDisk)],
     ) -> Result<Destination, GuestError> {
         let mut process = Process::start(&self.running.origin, Some(stream))?;
         let number = process.incoming.unwrap_or_default();
@@ -151,7 +151,7 @@ impl Remote {
         let mut qmp = begin(process.more_orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
         let orders = begin(process.orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
         let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
-        let devices = devices.copied_to(orders, sockets, &copies)?;
+        let devices = devices.copied_to(orders, disks, &copies)?;
         let ready = capable(&mut qmp, &["events"])
             .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
         ready.map_err(|e| refused(&mut process, &e))?;
@@ -159,11 +159,7 @@ impl Remote {
     }
 
     /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
-    fn switch(
-        &mut self,
-        destination: &mut Destination,
-        stream: UnixStream,
-    ) -> Result<Duration, Stopped> {
+    fn switch(&mut self, destination: &mut Destination, stream: UnixStream) -> Result<Duration, Stopped> {
         let source = &mut self.qmp;
         let copied = capable(source, &["events", "pause-before-switchover"])
             .and_then(|()| {
@@ -220,7 +216,10 @@ impl Remote {
         let is_over = |qmp: &mut Qmp| {
             let status = qmp.command("query-migrate", json!({}));
             status.is_ok_and(|status| {
-                matches!(status["status"].as_str(), None | Some("none" | "completed" | "failed" | "cancelled"))
+                matches!(
+                    status["status"].as_str(),
+                    None | Some("none" | "completed" | "failed" | "cancelled")
+                )
             })
         };
         // Each fails if there is nothing to do, or the machine is gone, which its reader says.
@@ -229,7 +228,8 @@ impl Remote {
         while !is_over(&mut self.qmp) && Instant::now() < limit {
             thread::sleep(Duration::from_millis(5));
         }
-        let is_stopped = self.qmp.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
+        let is_stopped =
+            self.qmp.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
         if is_stopped {
             let _ = self.qmp.command("cont", json!({}));
         }
@@ -243,7 +243,8 @@ impl Copy {
             GuestError::failed(format!("{} cannot be copied for the migration: {e}", path.display()))
         };
         let copy = path.with_extension(COPY);
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&copy).map_err(failed)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&copy).map_err(failed)?;
         file.set_len(length).map_err(failed)?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| failed(e.into()))?;
         Ok((path.into(), Copy { path: copy, file: Some(file) }))
@@ -298,7 +299,8 @@ fn capable(qmp: &mut Qmp, names: &[&str]) -> Result<(), QmpError> {
 fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<(), QmpError> {
     let ends = ["completed", "failed", "cancelled", state];
     let event = qmp.event_that(limit, |event| {
-        event["event"] == "MIGRATION" && event["data"]["status"].as_str().is_some_and(|now| ends.contains(&now))
+        event["event"] == "MIGRATION"
+            && event["data"]["status"].as_str().is_some_and(|now| ends.contains(&now))
     })?;
     let now = event["data"]["status"].as_str().unwrap_or_default();
     if now == state {

@@ -171,15 +171,7 @@ impl Process {
             let reader = thread::Builder::new().name("console".into()).spawn(keep);
             readers.push(reader.map_err(|e| failed(&e))?);
         }
-        Ok(Process {
-            child,
-            control,
-            orders,
-            more_orders,
-            incoming: numbers.get(3).copied(),
-            words,
-            readers,
-        })
+        Ok(Process { child, control, orders, more_orders, incoming: numbers.get(3).copied(), words, readers })
     }
 
     /// What the console and QEMU printed last, at most [`LAST_LINES`] lines. If QEMU has ended, that is all that it printed.

@@ -58,8 +58,7 @@ impl Remote {
             MachineOrder::Pause { ms } => {
                 // Not by QEMU's own `stop`: with it the machine's clock stands still too, and the machine never learns of the pause.
                 let process = self.process();
-                kill(process, Signal::SIGSTOP)
-                    .map_err(|e| failed(QmpError::Refused(e.desc().into())))?;
+                kill(process, Signal::SIGSTOP).map_err(|e| failed(QmpError::Refused(e.desc().into())))?;
                 thread::sleep(Duration::from_millis(ms));
                 kill(process, Signal::SIGCONT).map_err(|e| failed(QmpError::Refused(e.desc().into())))
             }

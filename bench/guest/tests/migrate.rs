@@ -2,7 +2,6 @@
 
 mod machine;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -106,7 +105,7 @@ fn counted(order: impl FnMut(u64, &mut Remote, &Path) -> bool + Send + 'static) 
 }
 
 fn migrate(remote: &mut Remote) -> Migrated {
-    let migrated = remote.migrate(&BTreeMap::new()).unwrap();
+    let migrated = remote.migrate(&[]).unwrap();
     println!("migrated in {:?}; it stood still for {:?}", migrated.took, migrated.downtime);
     assert!(migrated.downtime <= migrated.took && migrated.took < LIMIT);
     migrated
@@ -133,7 +132,7 @@ fn a_migration_that_fails_leaves_the_machine_where_it_was() {
         match number {
             5 => {
                 fs::create_dir(&copy).unwrap();
-                let error = remote.migrate(&BTreeMap::new()).unwrap_err();
+                let error = remote.migrate(&[]).unwrap_err();
                 assert!(error.message.contains("cannot be copied for the migration"), "{error}");
                 fs::remove_dir(&copy).unwrap();
             }
@@ -155,7 +154,7 @@ fn a_destination_that_is_killed_while_memory_is_copied_leaves_the_machine_where_
             let folder = memory.parent().unwrap().display().to_string();
             let killer = thread::spawn(move || kill_a_destination(&folder));
             // It was killed, or came too late.
-            let migrated = remote.migrate(&BTreeMap::new());
+            let migrated = remote.migrate(&[]);
             let killed = killer.join().unwrap();
             assert_eq!(migrated.is_err(), killed, "{migrated:?}");
             let error = migrated.unwrap_err().message;
@@ -179,7 +178,11 @@ fn kill_a_destination(folder: &str) -> bool {
             let line = String::from_utf8_lossy(&line);
             if line.contains(folder) && line.contains("-incoming") {
                 let id: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
-                return nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::Signal::SIGKILL).is_ok();
+                return nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(id),
+                    nix::sys::signal::Signal::SIGKILL,
+                )
+                .is_ok();
             }
         }
     }

@@ -47,6 +47,12 @@ pub struct FaultRow {
     pub moved: usize,
     /// How long the last of them was out, seconds; `null` if one did not come back.
     pub out_s: Option<Spread>,
+    /// Machines that were migrated, in one repeat.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub migrated: usize,
+    /// The longest time for which one of them stood still, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downtime_ms: Option<Spread>,
     /// I/Os that failed until the next fault, in all repeats.
     pub errors: u64,
     /// I/Os a second afterwards, as a multiple of those before the first fault: over repeats, or with one over parts of its
@@ -131,6 +137,8 @@ fn fault(events: &[&Event], baseline: Option<&[f64]>) -> FaultRow {
         detected_s: over(&|event| event.detected_s),
         moved: first.moved.len(),
         out_s: over(&out),
+        migrated: first.migrated.len(),
+        downtime_ms: over(&|event| event.migrated.iter().map(|machine| machine.downtime_ms).reduce(f64::max)),
         errors: events.iter().map(|event| event.errors).sum(),
         iops_ratio: against(|event| event.plateau.as_ref()),
         p99_ratio: over(&|event| event.plateau.as_ref()?.p99_ratio),
@@ -163,6 +171,17 @@ pub(crate) fn sentence(event: &FaultRow) -> String {
             None => format!("not all of {} came back", workers(event.moved)),
         });
     }
+    if let Some(downtime) = event.downtime_ms {
+        parts.push(format!(
+            "{} stood still for up to {} ms",
+            if event.migrated == 1 {
+                "its machine".into()
+            } else {
+                format!("its {} machines", event.migrated)
+            },
+            thousands(downtime.median.ceil())
+        ));
+    }
     if event.is_return {
         parts.push(match event.redundant_s {
             Some(redundant) => format!("every copy in sync after {} s", seconds(redundant.median)),
@@ -185,6 +204,10 @@ pub(crate) fn sentence(event: &FaultRow) -> String {
         parts.push(format!("{} I/Os failed", thousands(event.errors as f64)));
     }
     format!("{}: {}", event.what, parts.join(", "))
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 fn workers(count: usize) -> String {

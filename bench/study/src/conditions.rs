@@ -25,7 +25,10 @@ pub fn gone_in<'a>(study: &'a Study, condition: &Name) -> BTreeSet<&'a str> {
             // Its clients are still there, and it serves them for what they are worth.
             FaultKind::Cut | FaultKind::FailDevice | FaultKind::SlowDevice { .. } | FaultKind::Fill => {}
             // These pass.
-            FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {}
+            FaultKind::KillMachine
+            | FaultKind::CrashMachine
+            | FaultKind::PauseMachine { .. }
+            | FaultKind::Migrate => {}
         }
     }
     gone

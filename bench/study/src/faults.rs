@@ -50,7 +50,7 @@ impl<'a> Harm<'a> {
             (true, _) => Ok(()),
             (false, true) => Err(format!("{node} returns, but no fault of this node came before")),
             (false, false) => {
-                let fault = Fault { what, node: node.into(), force };
+                let fault = Fault { force, ..Fault::of(what, node) };
                 Err(format!("{fault}, but the node has an earlier fault: let the node return first"))
             }
         }
@@ -160,12 +160,37 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
                 "{what}: machines can be paused for up to {LONGEST_PAUSE}: a worker that says nothing for longer is lost"
             ));
         }
+        if let Err(why) = check_destination(fault, &fleet.nodes) {
+            return usage(format!("{what}: {why}"));
+        }
         let done = harm.take(fault.what, &fault.node, fault.force).and_then(|()| harm.judge());
         if let Err(why) = done {
             return usage(format!("{what}: {why}"));
         }
     }
     Ok(())
+}
+
+/// Whether machines can go where a fault says that they do.
+fn check_destination(fault: &TimedFault, nodes: &[String]) -> Result<(), String> {
+    if fault.what != FaultKind::Migrate {
+        return match fault.to {
+            Some(_) => Err("to is the destination of migrate, and means nothing here: leave it out".into()),
+            None => Ok(()),
+        };
+    }
+    if nodes.len() < 2 {
+        return Err("machines are migrated to another node, and the fleet has only one".into());
+    }
+    match &fault.to {
+        Some(to) if to == &fault.node => {
+            Err(format!("{to} is where the machines are: give another node as to"))
+        }
+        Some(to) if !nodes.contains(to) => {
+            Err(format!("there is no node {to} to migrate machines to; the fleet has {}", nodes.join(", ")))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -389,6 +389,9 @@ pub struct TimedFault {
     pub what: FaultKind,
     /// The name of the node.
     pub node: String,
+    /// Of `migrate`: the node to which its machines go; absent: the node after it, in the order of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// Cause the fault even if it leaves a volume without a copy that has all data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
@@ -397,7 +400,7 @@ pub struct TimedFault {
 impl TimedFault {
     /// The fault without its time.
     pub fn fault(&self) -> Fault {
-        Fault { what: self.what, node: self.node.clone(), force: self.force }
+        Fault { what: self.what, node: self.node.clone(), to: self.to.clone(), force: self.force }
     }
 }
 

@@ -67,6 +67,7 @@ impl<W: Workers> Runner<'_, W> {
             jobs: jobs.clone(),
             access: study.access(step.policy.as_ref()),
             changes,
+            migrated: BTreeMap::new(),
             over: over.clone(),
         };
         monitor.volumes.retain(|worker, _| jobs.contains_key(worker));

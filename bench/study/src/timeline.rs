@@ -11,6 +11,7 @@ use loadline_target::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::migrations::MigratedMachine;
 use crate::trace::Trace;
 
 /// A stretch is cut into so many parts at the most, whose IOPS are compared.
@@ -82,6 +83,9 @@ pub struct Event {
     pub errors: u64,
     /// Workers whose host was gone with the node.
     pub moved: Vec<Moved>,
+    /// Machines that were migrated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub migrated: Vec<MigratedMachine>,
     /// Of a return: the most bytes that were seen to be left to be copied.
     pub resync_bytes: Option<u64>,
     /// Of a return: from it until every copy was in sync, seconds; `null` if that was not before the next fault.
@@ -114,6 +118,7 @@ pub(crate) struct DoneFault {
     pub(crate) failed: Option<String>,
     pub(crate) detected_s: Option<f64>,
     pub(crate) moved: Vec<Moved>,
+    pub(crate) migrated: Vec<MigratedMachine>,
     pub(crate) resync_bytes: Option<u64>,
     pub(crate) redundant_s: Option<f64>,
 }
@@ -189,8 +194,18 @@ fn event(
     for (moved, back) in happened.moved.iter_mut().zip(&backs) {
         moved.out_s = back.map(|back| back - happened.at_s);
     }
-    let DoneFault { fault, planned_s, at_s, took_s, failed, detected_s, moved, resync_bytes, redundant_s } =
-        happened;
+    let DoneFault {
+        fault,
+        planned_s,
+        at_s,
+        took_s,
+        failed,
+        detected_s,
+        moved,
+        migrated,
+        resync_bytes,
+        redundant_s,
+    } = happened;
     let (end, reported) = (until.at_s.max(at_s), until.reported_s.max(at_s));
     let (from_ms, to_ms, reported_ms) = ((at_s * 1e3) as u64, (end * 1e3) as u64, (reported * 1e3) as u64);
     let stayed = trace.workers.iter().filter(|(worker, _)| !out.contains_key(worker));
@@ -236,6 +251,7 @@ fn event(
         fleet_stall_ms: fleet.longest_stall_between(from_ms, to_ms),
         errors: errors.sum(),
         moved,
+        migrated,
         resync_bytes,
         redundant_s,
         resync,
@@ -303,13 +319,14 @@ mod tests {
 
     fn happened(what: FaultKind, at_s: f64) -> DoneFault {
         DoneFault {
-            fault: Fault { what, node: "b".into(), force: false },
+            fault: Fault::of(what, "b"),
             planned_s: at_s.floor(),
             at_s,
             took_s: 0.01,
             failed: None,
             detected_s: None,
             moved: Vec::new(),
+            migrated: Vec::new(),
             resync_bytes: None,
             redundant_s: None,
         }

@@ -13,6 +13,7 @@ use loadline_target::{Counters, FaultKind, Storage, TargetError, Traffic, Volume
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::{Access, TimedFault};
+use crate::migrations::{self, MigratedMachine, Outcome};
 use crate::timeline::{DoneFault, Moved};
 use crate::volumes::{place, target};
 
@@ -45,6 +46,8 @@ pub(crate) struct WindowMonitor {
     pub(crate) access: Access,
     /// To the fleet.
     pub(crate) changes: mpsc::Sender<MidStepOrder>,
+    /// The nodes to which machines were migrated, by worker.
+    pub(crate) migrated: BTreeMap<WorkerId, String>,
     /// Set when the step is over, also after an error.
     pub(crate) over: Arc<AtomicBool>,
 }
@@ -73,6 +76,12 @@ fn count(storage: &Storage) -> Option<(Counters, Instant)> {
 fn carried(storage: &Storage) -> Option<(BTreeMap<String, Traffic>, Instant)> {
     let traffic = storage.own()?.traffic().ok()?;
     (!traffic.is_empty()).then(|| (traffic, Instant::now()))
+}
+
+/// The node that follows on another one, in a circle.
+fn next_node(nodes: &[String], node: &str) -> Option<String> {
+    let at = nodes.iter().position(|name| name == node)?;
+    Some(nodes[(at + 1) % nodes.len()].clone())
 }
 
 /// How workers end with a fault.
@@ -186,7 +195,7 @@ impl WindowMonitor {
 
     /// Does one fault to the storage. If it cannot be done, `failed` of the returned event says why.
     fn do_to(
-        &self,
+        &mut self,
         storage: &mut Storage,
         fault: &TimedFault,
         leave: &AtomicBool,
@@ -199,8 +208,14 @@ impl WindowMonitor {
             false => BTreeSet::new(),
         };
         let mut begun = Instant::now();
+        let mut migrated = Vec::new();
+        let mut fault = fault.clone();
+        if fault.what == FaultKind::Migrate {
+            fault.to = fault.to.or_else(|| next_node(&self.nodes, &fault.node));
+        }
         let of_workers = match fault.what {
             FaultKind::PauseMachine { by } => self.pause(&self.on_node(&fault.node), by.0),
+            FaultKind::Migrate => self.migrate(storage, &fault, &mut migrated, leave)?,
             _ if gone.is_empty() => Ok(()),
             what => self.kill(&gone, manner(what), leave)?,
         };
@@ -226,9 +241,35 @@ impl WindowMonitor {
             failed,
             detected_s: None,
             moved: moved.collect(),
+            migrated,
             resync_bytes: None,
             redundant_s: None,
         })
+    }
+
+    /// Migrates the machines of a node to another one, one after the other. The inner error says which were not.
+    fn migrate(
+        &mut self,
+        storage: &Storage,
+        fault: &TimedFault,
+        migrated: &mut Vec<MigratedMachine>,
+        leave: &AtomicBool,
+    ) -> Result<Result<(), String>, TargetError> {
+        let Some(to) = &fault.to else { return Ok(Err("there is no other node".into())) };
+        let mut failed = Vec::new();
+        for worker in self.on_node(&fault.node) {
+            let Some(job) = self.jobs.get_mut(&worker) else { continue };
+            let volumes = self.volumes.entry(worker.clone()).or_default();
+            match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), leave)? {
+                Ok(Outcome::Migrated(machine)) => {
+                    self.migrated.insert(worker, to.clone());
+                    migrated.push(machine);
+                }
+                Ok(Outcome::Over) => break,
+                Err(why) => failed.push(format!("{worker}: {why}")),
+            }
+        }
+        Ok(if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) })
     }
 
     /// The workers that run on a node. Those that were started again run where their volumes are.
@@ -239,7 +280,15 @@ impl WindowMonitor {
             .flatten()
             .filter(|(worker, at)| *at == node && self.jobs.contains_key(*worker));
         let there = self.volumes.iter().filter(|(_, volumes)| volumes.iter().any(|one| one.node == node));
-        there.map(|(worker, _)| worker).chain(runs.map(|(worker, _)| worker)).cloned().collect()
+        let came = self.migrated.iter().filter(|(_, to)| *to == node).map(|(worker, _)| worker);
+        let left = |worker: &&WorkerId| self.migrated.get(*worker).is_none_or(|to| to == node);
+        there
+            .map(|(worker, _)| worker)
+            .chain(runs.map(|(worker, _)| worker))
+            .filter(left)
+            .chain(came)
+            .cloned()
+            .collect()
     }
 
     /// Has machines stand still for so long. The error says why they do not.
@@ -338,6 +387,8 @@ impl WindowMonitor {
             if let (Some(places), Some(place)) = (&mut self.places, &place) {
                 places.insert(one.worker.clone(), place.clone());
             }
+            // It is started where it is placed.
+            self.migrated.remove(&one.worker);
             if let Some(moved) = events[one.event].moved.iter_mut().find(|moved| moved.worker == one.worker) {
                 moved.to = found.into_iter().map(|(owner, _)| owner).collect();
                 moved.to.dedup();

@@ -222,7 +222,7 @@ impl External {
             if stop.load(Ordering::Relaxed) {
                 return healed.and(Err(TargetError::interrupted()));
             }
-            let back = Fault { what: FaultKind::Return, node, force: false };
+            let back = Fault::of(FaultKind::Return, &node);
             healed = healed.and(self.inject(&back, stop));
         }
         healed
@@ -378,6 +378,7 @@ pub(crate) fn action(what: FaultKind) -> &'static str {
         FaultKind::KillMachine => "kill-machine",
         FaultKind::CrashMachine => "crash-machine",
         FaultKind::PauseMachine { .. } => "pause-machine",
+        FaultKind::Migrate => "migrate",
     }
 }
 
@@ -391,7 +392,10 @@ fn to_do(fault: &Fault, was: Option<FaultKind>) -> String {
         FaultKind::FailDevice => format!("make the devices of {node} fail"),
         FaultKind::SlowDevice { by } => format!("make each I/O of the devices of {node} take {by} longer"),
         FaultKind::Fill => format!("fill what is free on the devices of {node}"),
-        FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {
+        FaultKind::KillMachine
+        | FaultKind::CrashMachine
+        | FaultKind::PauseMachine { .. }
+        | FaultKind::Migrate => {
             unreachable!("the fleet does this itself")
         }
         FaultKind::Return => match was {

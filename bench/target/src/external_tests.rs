@@ -23,7 +23,7 @@ fn spec(commands: &[(&str, &str)]) -> ExternalSpec {
 }
 
 fn fault(what: FaultKind, node: &str) -> Fault {
-    Fault { what, node: node.into(), force: false }
+    Fault::of(what, node)
 }
 
 fn folder() -> tempfile::TempDir {

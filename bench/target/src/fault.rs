@@ -36,12 +36,19 @@ pub enum FaultKind {
         /// For how long: at most 4s, since a worker that says nothing for longer is lost.
         by: TimeSpan,
     },
+    /// These machines are migrated to another node while they run. Volumes that they reach as local disks go with them.
+    Migrate,
 }
 
 impl FaultKind {
     /// Whether it is done to workers that are virtual machines, and not to the storage.
     pub fn is_of_machines(self) -> bool {
-        matches!(self, FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. })
+        self.ends_machines() || matches!(self, FaultKind::PauseMachine { .. } | FaultKind::Migrate)
+    }
+
+    /// Whether machines end by it, and are started again.
+    pub fn ends_machines(self) -> bool {
+        matches!(self, FaultKind::KillMachine | FaultKind::CrashMachine)
     }
 }
 
@@ -54,9 +61,19 @@ pub struct Fault {
     pub what: FaultKind,
     /// The name of the node.
     pub node: String,
+    /// Of `migrate`: the node to which its machines go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// Cause the fault even if it leaves a volume without a copy that has all data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
+}
+
+impl Fault {
+    /// That fault of a node, not forced.
+    pub fn of(what: FaultKind, node: &str) -> Fault {
+        Fault { what, node: node.into(), to: None, force: false }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -73,6 +90,10 @@ impl fmt::Display for Fault {
             FaultKind::KillMachine => write!(f, "the machines on {node} are killed"),
             FaultKind::CrashMachine => write!(f, "the machines on {node} crash"),
             FaultKind::PauseMachine { by } => write!(f, "the machines on {node} are paused for {by}"),
+            FaultKind::Migrate => {
+                let to = self.to.as_deref().unwrap_or("the next node");
+                write!(f, "the machines on {node} are migrated to {to}")
+            }
         }
     }
 }

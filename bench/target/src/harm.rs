@@ -131,7 +131,10 @@ impl Cluster {
             }
             FaultKind::Fill => self.fill_device(index, stop)?,
             FaultKind::Return => {}
-            FaultKind::KillMachine | FaultKind::CrashMachine | FaultKind::PauseMachine { .. } => {
+            FaultKind::KillMachine
+            | FaultKind::CrashMachine
+            | FaultKind::PauseMachine { .. }
+            | FaultKind::Migrate => {
                 unreachable!("Storage::inject leaves it to the fleet")
             }
         }
@@ -187,7 +190,7 @@ impl Cluster {
     fn undo(&mut self, index: usize, stop: &AtomicBool) -> Result<(), TargetError> {
         let node = &self.nodes[index];
         if let (Some(place), Origin::Running(running)) = (node.by_command, &self.origin) {
-            let back = Fault { what: FaultKind::Return, node: node.name.clone(), force: false };
+            let back = Fault::of(FaultKind::Return, &node.name);
             running.commands.run(&back, node.fault, place, stop)?;
             self.await_answer(index, stop)?;
             self.note_life(index);

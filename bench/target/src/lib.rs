@@ -19,6 +19,7 @@
 //! | [`volume_limit`] | how much the clients of its volumes may do a second |
 //! | [`storage`] | either of the two |
 //! | `noted` | the faults of a cluster that ran before, written down before they are caused |
+//! | `destination` | how a machine that is migrated reaches its volumes |
 //! | `takeover` | where volumes are served whose node is gone |
 //! | `command`, `prompt` | a command of the user's is run; a person is asked |
 //! | [`error`] | what can go wrong, and which exit code that is |
@@ -27,6 +28,7 @@ mod api;
 pub mod cluster;
 mod command;
 pub mod counters;
+mod destination;
 pub mod device_models;
 pub mod error;
 pub mod external;

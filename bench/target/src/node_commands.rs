@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn fault(what: FaultKind) -> Fault {
-        Fault { what, node: "n1".into(), force: false }
+        Fault::of(what, "n1")
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl NodeState {
             FaultKind::Return
             | FaultKind::KillMachine
             | FaultKind::CrashMachine
-            | FaultKind::PauseMachine { .. } => NodeState::Up,
+            | FaultKind::PauseMachine { .. }
+            | FaultKind::Migrate => NodeState::Up,
         }
     }
 

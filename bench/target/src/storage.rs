@@ -49,7 +49,7 @@ impl Storage {
     /// a client by shared memory loses.
     pub fn takes_workers(&self, fault: &Fault) -> bool {
         if fault.what.is_of_machines() {
-            return !matches!(fault.what, FaultKind::PauseMachine { .. });
+            return fault.what.ends_machines();
         }
         let is_gone = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
         is_gone || self.own().is_some_and(|cluster| cluster.restarts(fault) || cluster.cuts_host(fault))

@@ -57,7 +57,7 @@ impl Cluster {
     }
 
     /// A node's address.
-    fn address_of(&self, name: &str) -> Option<IpAddr> {
+    pub(crate) fn address_of(&self, name: &str) -> Option<IpAddr> {
         self.nodes.iter().find(|node| node.name == name).map(|node| node.address.ip())
     }
 

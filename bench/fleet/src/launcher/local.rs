@@ -17,6 +17,7 @@ use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::machine::{check_room, machine_limit};
 use crate::node::NodeSpec;
+use crate::orders::{Answered, KeeperOrder, Migration};
 use crate::process::{Launch, LocalWorker};
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
@@ -120,6 +121,8 @@ impl FleetKind for LocalProcesses {
 struct LocalSlot {
     launch: Launch,
     process: Option<LocalWorker>,
+    /// Whether its machine was migrated to another node.
+    is_away: bool,
 }
 
 /// Starts the processes, and owns them and the control groups of their nodes.
@@ -140,7 +143,7 @@ impl LocalLauncher {
     pub(crate) fn adopt(&mut self, id: &WorkerId) {
         let Some(slot) = self.slots.values().next().filter(|_| !self.slots.contains_key(id)) else { return };
         let launch = Launch { id: id.clone(), ..slot.launch.clone() };
-        self.slots.insert(id.clone(), LocalSlot { launch, process: None });
+        self.slots.insert(id.clone(), LocalSlot { launch, process: None, is_away: false });
     }
 }
 
@@ -164,7 +167,7 @@ impl Launcher for LocalLauncher {
                     host_ip: context.host_ip,
                 };
                 workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
-                self.slots.insert(id, LocalSlot { launch, process: None });
+                self.slots.insert(id, LocalSlot { launch, process: None, is_away: false });
             }
             self.groups.push(groups);
         }
@@ -182,6 +185,7 @@ impl Launcher for LocalLauncher {
             kill_all(vec![before]).await;
         }
         slot.process = Some(slot.launch.start()?);
+        slot.is_away = false;
         Ok(match slot.launch.node.machine {
             Some(_) => machine_limit(machines),
             None => JOIN_LIMIT,
@@ -204,7 +208,32 @@ impl Launcher for LocalLauncher {
     async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
         let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
         let process = process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
-        process.order(order).await
+        process.order(&KeeperOrder::Machine(order)).await
+    }
+
+    async fn migrate(&mut self, id: &WorkerId, migration: Migration) -> Result<Answered, FleetError> {
+        let Migration { node, disks } = migration;
+        let there = self.slots.values().map(|slot| &slot.launch).find(|launch| launch.node.name == node);
+        let (cpus, cgroups) =
+            there.map(|launch| (launch.node.cpus.clone(), launch.cgroups.clone())).unwrap_or_default();
+        let slot = self.slots.get_mut(id).filter(|slot| slot.process.is_some());
+        let slot = slot.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
+        slot.is_away = slot.launch.node.name != node;
+        let Some(process) = &mut slot.process else { unreachable!("it was looked for") };
+        process.migrate(&KeeperOrder::Migrate { disks, cpus, cgroups }).await
+    }
+
+    async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
+        let away = self.slots.iter().filter(|(_, slot)| slot.is_away && slot.process.is_some());
+        let away: Vec<_> = away.map(|(id, slot)| (id.clone(), slot.launch.node.name.clone())).collect();
+        let mut coming = Vec::new();
+        for (id, node) in away {
+            // One that takes no order is about to be found dead.
+            if let Ok(answered) = self.migrate(&id, Migration { node, disks: Vec::new() }).await {
+                coming.push((id, answered));
+            }
+        }
+        coming
     }
 
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {

@@ -1,0 +1,125 @@
+//! What a launcher orders of the keeper of a virtual machine, and what the keeper answers: one line of JSON for each, on the keeper's standard
+//! input and output.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use loadline_guest::{MachineOrder, Migrated};
+use loadline_load::Target;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::ChildStdout;
+use tokio::sync::oneshot;
+
+use crate::error::FleetError;
+
+/// Where a machine is migrated to, and which of its disks are others there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Migration {
+    /// The node of the fleet on which it runs from then on.
+    pub node: String,
+    /// Disks of the worker, each with what it is reached by there.
+    pub disks: Vec<(Target, Target)>,
+}
+
+/// An order to a keeper.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum KeeperOrder {
+    /// Something is done to the machine. If it fails, the keeper says so in its log.
+    Machine(MachineOrder),
+    /// The machine is migrated: one answer.
+    Migrate {
+        /// As in [`Migration`].
+        disks: Vec<(Target, Target)>,
+        /// The CPUs on which it runs from then on, as a node has them; `None`: any.
+        cpus: Option<String>,
+        /// The control groups that the keeper and the machine belong to from then on.
+        cgroups: Vec<PathBuf>,
+    },
+}
+
+/// The answer to an order to migrate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum KeeperAnswer {
+    Migrated { downtime_ns: u64, took_ns: u64 },
+    NotMigrated(String),
+}
+
+impl KeeperAnswer {
+    pub(crate) fn of(result: Result<Migrated, String>) -> KeeperAnswer {
+        let nanoseconds = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        match result {
+            Ok(Migrated { downtime, took }) => {
+                KeeperAnswer::Migrated { downtime_ns: nanoseconds(downtime), took_ns: nanoseconds(took) }
+            }
+            Err(why) => KeeperAnswer::NotMigrated(why),
+        }
+    }
+
+    fn result(self) -> Result<Migrated, String> {
+        match self {
+            KeeperAnswer::Migrated { downtime_ns, took_ns } => Ok(Migrated {
+                downtime: Duration::from_nanos(downtime_ns),
+                took: Duration::from_nanos(took_ns),
+            }),
+            KeeperAnswer::NotMigrated(why) => Err(why),
+        }
+    }
+}
+
+/// Gets the answer to one order. An error if the keeper ends before.
+pub(crate) type Answered = oneshot::Receiver<Result<Migrated, String>>;
+
+/// The answers that are awaited of one keeper, in the order of its orders.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Awaited(Arc<Mutex<VecDeque<oneshot::Sender<Result<Migrated, String>>>>>);
+
+impl Awaited {
+    /// Hears what a keeper says, in a task that ends with it.
+    pub(crate) fn of(output: Option<ChildStdout>) -> Awaited {
+        let awaited = Awaited::default();
+        if let Some(output) = output {
+            tokio::spawn(awaited.clone().hear(output));
+        }
+        awaited
+    }
+
+    /// One more answer is awaited.
+    pub(crate) fn one(&self) -> Answered {
+        let (answer, answered) = oneshot::channel();
+        self.all(|all| all.push_back(answer));
+        answered
+    }
+
+    async fn hear(self, output: ChildStdout) {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let answer: Result<KeeperAnswer, _> = serde_json::from_str(&line);
+            let result = answer.map_err(|e| format!("its keeper answers nonsense: {e}"));
+            if let Some(waits) = self.all(VecDeque::pop_front) {
+                // Whoever asked may not wait any more.
+                let _ = waits.send(result.and_then(KeeperAnswer::result));
+            }
+        }
+        // Nobody answers any more: the receivers see the end.
+        self.all(VecDeque::clear);
+    }
+
+    fn all<R>(&self, work: impl FnOnce(&mut VecDeque<oneshot::Sender<Result<Migrated, String>>>) -> R) -> R {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An order as the keeper reads it.
+pub(crate) fn line_of(order: &KeeperOrder) -> String {
+    format!("{}\n", serde_json::to_string(order).expect("an order is JSON"))
+}
+
+/// The order in a line.
+pub(crate) fn order_of(line: &str) -> Result<KeeperOrder, FleetError> {
+    serde_json::from_str(line).map_err(|e| FleetError::failed(format!("an order that is unknown: {e}")))
+}

@@ -1,0 +1,109 @@
+//! Machines that are migrated in a window, one after the other.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use loadline_fleet::{MidStepOrder, Migration, WorkerId};
+use loadline_load::{Job, Target};
+use loadline_target::error::ErrorKind;
+use loadline_target::{Cluster, Storage, TargetError, VolumeSpec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+/// How often the end of a migration is looked for.
+const TICK: Duration = Duration::from_millis(5);
+
+/// A machine that was migrated while it measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MigratedMachine {
+    /// The worker that the machine is.
+    pub worker: WorkerId,
+    /// The node on which it runs now.
+    pub to: String,
+    /// How long it stood still, milliseconds, by the host's clock. The worker's clock counts that time too.
+    pub downtime_ms: f64,
+    /// From the order until it ran again, seconds.
+    pub took_s: f64,
+}
+
+/// What came of migrating a machine.
+pub(crate) enum Outcome {
+    Migrated(MigratedMachine),
+    /// The fleet takes no orders any more: the step is over.
+    Over,
+}
+
+/// Migrates the machine of a worker to a node, with the volumes that it reaches as local disks. `job` and `volumes` are the worker's, and say
+/// afterwards what it has there. The inner error says why the machine was not migrated, and what of it is not as it should be.
+pub(crate) fn migrate(
+    worker: &WorkerId,
+    to: &str,
+    (job, volumes): (&mut Job, &mut [VolumeSpec]),
+    (storage, changes): (&Storage, &mpsc::Sender<MidStepOrder>),
+    stop: &AtomicBool,
+) -> Result<Result<Outcome, String>, TargetError> {
+    let cluster = storage.own();
+    let there = match cluster.map(|cluster| disks_there(cluster, job, volumes, to)) {
+        Some(Ok(there)) => there,
+        Some(Err(error)) if error.kind == ErrorKind::Interrupted => return Err(error),
+        Some(Err(error)) => return Ok(Err(error.message)),
+        None => Vec::new(),
+    };
+    let disks = there.iter().map(|(at, target)| (job.disks[*at].target.clone(), target.clone())).collect();
+    let (done, mut migrated) = oneshot::channel();
+    let order = MidStepOrder::Migrate(worker.clone(), Migration { node: to.into(), disks }, done);
+    if changes.blocking_send(order).is_err() {
+        return Ok(Ok(Outcome::Over));
+    }
+    let migrated = loop {
+        match migrated.try_recv() {
+            Ok(Ok(migrated)) => break migrated,
+            Ok(Err(why)) => return Ok(Err(why)),
+            Err(oneshot::error::TryRecvError::Closed) => return Ok(Ok(Outcome::Over)),
+            Err(oneshot::error::TryRecvError::Empty) if stop.load(std::sync::atomic::Ordering::Relaxed) => {
+                return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
+            }
+            // The fleet has a limit for it.
+            Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(TICK),
+        }
+    };
+    for (at, target) in there {
+        let goes_with_it = matches!(target, Target::Vhost(_));
+        job.disks[at].target = target;
+        if let Some((cluster, volume)) = cluster.zip(volumes.get_mut(at)).filter(|_| goes_with_it) {
+            volume.node = to.into();
+            match cluster.await_owner(volume, to, stop) {
+                Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
+                Err(error) => return Ok(Err(error.message)),
+                Ok(()) => {}
+            }
+        }
+    }
+    Ok(Ok(Outcome::Migrated(MigratedMachine {
+        worker: worker.clone(),
+        to: to.into(),
+        downtime_ms: migrated.downtime.as_secs_f64() * 1e3,
+        took_s: migrated.took.as_secs_f64(),
+    })))
+}
+
+/// The disks of a job that are others at the destination, each by its place among the disks.
+fn disks_there(
+    cluster: &Cluster,
+    job: &Job,
+    volumes: &[VolumeSpec],
+    to: &str,
+) -> Result<Vec<(usize, Target)>, TargetError> {
+    let disks = job.disks.iter().zip(volumes).enumerate();
+    let there = disks.map(|(at, (disk, volume))| {
+        Ok((at, cluster.at_destination(volume, &disk.target, to)?, disk.target.clone()))
+    });
+    let there: Vec<_> = there.collect::<Result<_, TargetError>>()?;
+    Ok(there
+        .into_iter()
+        .filter(|(_, after, before)| after != before)
+        .map(|(at, after, _)| (at, after))
+        .collect())
+}

@@ -1,0 +1,68 @@
+//! How a machine that is migrated reaches its volumes at its destination.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use loadline_load::Target;
+use loadline_load::nbd::uri::Server;
+use serde_json::json;
+
+use crate::api::Use;
+use crate::cluster::{Cluster, VolumeSpec, pause};
+use crate::error::TargetError;
+
+/// How long a volume may take to be owned by the node to which its machine has gone.
+const FOLLOWS: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// How a machine reaches a volume once it has been migrated to a node, if it reaches it by `disk` now. A local disk is attached at that
+    /// node too, and waits there until the machine starts; then the volume goes with it. By NBD the volume stays where it is, and is reached
+    /// through that node. What is no volume stays as it is.
+    pub fn at_destination(
+        &self,
+        volume: &VolumeSpec,
+        disk: &Target,
+        node: &str,
+    ) -> Result<Target, TargetError> {
+        match disk {
+            Target::Vhost(_) => {
+                let body = json!({ "node": node, "when_started": true });
+                let used: Use = self.alive()?.post(&format!("/v1/volumes/{}/attach", volume.name), &body)?;
+                let local = used.vhost_user().ok_or_else(|| {
+                    TargetError::failed(format!("volume {}: node {node} serves no local disk", volume.name))
+                })?;
+                Ok(Target::Vhost(local.into()))
+            }
+            Target::Nbd(uri) => {
+                let address = self
+                    .address_of(node)
+                    .ok_or_else(|| TargetError::failed(format!("there is no node {node} in the cluster")))?;
+                let mut uri = uri.clone();
+                if let Server::Tcp(host, _) = &mut uri.server {
+                    *host = address.to_string();
+                }
+                Ok(Target::Nbd(uri))
+            }
+            other => Ok(other.clone()),
+        }
+    }
+
+    /// Waits until a node owns a volume whose machine has been migrated there.
+    pub fn await_owner(&self, volume: &VolumeSpec, node: &str, stop: &AtomicBool) -> Result<(), TargetError> {
+        let begun = Instant::now();
+        loop {
+            let known = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+            if known.and_then(|known| known.owner).as_deref() == Some(node) {
+                return Ok(());
+            }
+            if begun.elapsed() > FOLLOWS {
+                return Err(TargetError::failed(format!(
+                    "volume {} did not follow its machine to {node} within {} s",
+                    volume.name,
+                    FOLLOWS.as_secs()
+                )));
+            }
+            pause(stop)?;
+        }
+    }
+}
