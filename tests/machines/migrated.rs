@@ -1,6 +1,13 @@
 //! Machines that are migrated while they measure.
 
-use crate::{Place, checked, study};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Said, eventually, finish, signal};
+use crate::{LIMIT, Place, checked, study};
 
 #[test]
 fn machines_that_are_migrated_take_their_volumes_along_and_lose_no_write() {
@@ -22,9 +29,9 @@ fn machines_that_are_migrated_take_their_volumes_along_and_lose_no_write() {
     let events = report["steps"][0]["timeline"]["events"].as_array().unwrap();
     assert!(events.iter().all(|event| event["failed"].is_null()), "{events:#?}");
     let [first, second, third, kill] = events.as_slice() else { panic!("{events:#?}") };
-    let went = |event: &serde_json::Value| -> Vec<(String, String)> {
+    let went = |event: &Value| -> Vec<(String, String)> {
         let machines = event["migrated"].as_array().expect("machines were migrated");
-        let of = |machine: &serde_json::Value, name: &str| machine[name].as_str().unwrap().to_string();
+        let of = |machine: &Value, name: &str| machine[name].as_str().unwrap().to_string();
         machines.iter().map(|machine| (of(machine, "worker"), of(machine, "to"))).collect()
     };
     let to = |workers: &[&str], node: &str| -> Vec<(String, String)> {
@@ -46,4 +53,120 @@ fn machines_that_are_migrated_take_their_volumes_along_and_lose_no_write() {
     gone.sort_unstable();
     assert_eq!(gone, ["node-1/0", "node-2/0", "node-3/0"], "a node takes the machines along that have come");
     assert!(said.out.contains("stood still for up to"), "{}", said.out);
+}
+
+/// A migration by order.
+fn moved(place: &Place, words: &[&str]) -> Said {
+    let mut command = place.command();
+    finish(command.args(["fleet", "move", "run"]).args(words).spawn().unwrap(), LIMIT)
+}
+
+/// A QEMU of a place that was not there before.
+fn destination(place: &Place, before: &[u32]) -> Option<u32> {
+    place.machines().into_iter().find(|process| !before.contains(process))
+}
+
+#[test]
+fn machines_are_migrated_by_order_and_one_that_fails_leaves_its_machine_where_it_was() {
+    let place = Place::new();
+    moved(&place, &["--node", "node-1", "--to", "node-2"]).refused(2, &["no run is in progress in run"]);
+    let text = study(
+        "[fleet]\nnodes = 3\ndisk_size = \"16MiB\"\nmachine = {}\n[target.san]\ncopies = 2\naccess = \"nbd\"",
+    )
+    .replace("measure = \"2s\"", "measure = \"30s\"");
+    fs::write(place.path("study.toml"), text).unwrap();
+    let mut command = place.command();
+    let run = command.args(["run", "study.toml", "--out", "run"]).spawn().unwrap();
+    eventually("the run takes orders", LIMIT, || place.path("run/orders.sock").exists());
+    // It waits until the run measures.
+    let said = moved(&place, &["--worker", "node-1/0", "--to", "node-2", "--json"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let answer = said.json();
+    assert_eq!(
+        (&answer["migrated"][0]["worker"], &answer["failed"]),
+        (&Value::from("node-1/0"), &Value::Null)
+    );
+    let said = moved(&place, &["--node", "node-2", "--to", "node-3"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for worker in ["node-1/0", "node-2/0"] {
+        assert!(said.out.contains(&format!("{worker} is on node-3 now")), "{}", said.out);
+    }
+    moved(&place, &["--node", "node-2", "--to", "node-3"]).refused(2, &["no machine measures on node-2"]);
+    moved(&place, &["--node", "node-4", "--to", "node-3"])
+        .refused(2, &["there is no node node-4", "node-1, node-2, node-3"]);
+    moved(&place, &["--node", "node-3", "--to", "node-9"]).refused(2, &["there is no node node-9"]);
+    moved(&place, &["--worker", "node-1/0", "--to", "node-3"])
+        .refused(2, &["node-3 is where the machines are"]);
+    moved(&place, &["--worker", "node-1/7", "--to", "node-3"]).refused(2, &["no worker node-1/7"]);
+    // The destination dies.
+    let before = place.machines();
+    let mut command = place.command();
+    let order =
+        command.args(["fleet", "move", "run", "--worker", "node-1/0", "--to", "node-1"]).spawn().unwrap();
+    eventually("a destination is there", LIMIT, || match destination(&place, &before) {
+        Some(process) => {
+            signal(process, "KILL");
+            true
+        }
+        None => false,
+    });
+    let said = finish(order, LIMIT);
+    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert!(said.err.contains("node-1/0: the virtual machine was not migrated"), "{}", said.err);
+    // And once more, to where it belongs.
+    let said = moved(&place, &["--worker", "node-1/0", "--to", "node-1"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let said = finish(run, LIMIT);
+    assert_eq!(said.code, Some(3), "a window in which people acted is doubtful: {}{}", said.out, said.err);
+    let report = place.report();
+    let (blocks, bad) = checked(&report);
+    assert!(blocks > 1000 && bad == 0, "{blocks} checked, {bad} bad");
+    let step = &report["steps"][0];
+    let events = step["timeline"]["events"].as_array().unwrap();
+    assert!(events.len() == 4 && events.iter().all(|event| event["by_hand"] == true), "{events:#?}");
+    assert!(events[2]["failed"].as_str().is_some_and(|why| why.contains("was not migrated")), "{events:#?}");
+    assert_eq!(step["lost_workers"], 0, "{}", said.err);
+    assert!(!place.path("run/orders.sock").exists());
+}
+
+#[test]
+fn a_run_that_is_stopped_while_a_machine_is_migrated_leaves_nothing() {
+    let place = Place::new();
+    let text = study("[fleet]\nnodes = 2\ndisk_size = \"16MiB\"\nmachine = {}\n[target.san]\ncopies = 2")
+        .replace("measure = \"2s\"", "measure = \"300s\"");
+    fs::write(place.path("study.toml"), text).unwrap();
+    for (out, word) in [("interrupted", "INT"), ("killed", "KILL")] {
+        let mut command = place.command();
+        let run = command.args(["run", "study.toml", "--out", out]).spawn().unwrap();
+        eventually("the run takes orders", LIMIT, || place.path(out).join("orders.sock").exists());
+        eventually("the machines are there", LIMIT, || place.machines().len() == 2);
+        let before = place.machines();
+        let mut command = place.command();
+        let order =
+            command.args(["fleet", "move", out, "--node", "node-1", "--to", "node-2"]).spawn().unwrap();
+        eventually("a destination is there", LIMIT, || destination(&place, &before).is_some());
+        signal(run.id(), word);
+        finish(run, LIMIT);
+        eventually("every machine has ended", Duration::from_secs(30), || place.machines().is_empty());
+        assert!(!finish(order, LIMIT).code.is_some_and(|code| code == 0 && word == "KILL"));
+        let left = copies_of_memory(&place.path(out));
+        assert!(word == "KILL" || left.is_empty(), "{left:?}");
+    }
+}
+
+/// Files of migrations that are left in a run's folder.
+fn copies_of_memory(run: &Path) -> Vec<String> {
+    let mut folders = vec![run.to_path_buf()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "migrated") {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found
 }

@@ -18,7 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cluster::{device, node, volume};
 use measure::{bench, doctor, profile, verify};
 use process::{exit, limits};
-use study::{analyze, compare, demo, guest, host_agent, new, report, run, schema, worker};
+use study::{analyze, compare, demo, fleet, guest, host_agent, new, report, run, schema, worker};
 
 #[derive(Parser)]
 #[command(
@@ -47,6 +47,7 @@ enum Command {
     Compare(compare::Args),
     Schema(schema::Args),
     Worker(worker::Args),
+    Fleet(fleet::Args),
     Guest(guest::Args),
     #[command(hide = true)]
     HostAgent(host_agent::Args),
@@ -90,6 +91,7 @@ fn done() -> ! {
         Command::Compare(args) => compare::run(args),
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
+        Command::Fleet(args) => fleet::run(args),
         Command::Guest(args) => guest::run(args),
         Command::HostAgent(args) => host_agent::run(args),
         Command::Profile(args) => profile::run(args),

@@ -6,7 +6,7 @@ use loadline_base::units::ByteSize;
 use loadline_fleet::{FleetKind, FleetOptions, FleetSpec, Placement};
 
 use crate::error::StudyError;
-use crate::file::FleetSection;
+use crate::file::{FleetSection, Study};
 
 /// The size of each file or volume that is created, if the study does not say.
 const FILE_SIZE: ByteSize = ByteSize::GIB;
@@ -65,6 +65,13 @@ impl ResolvedFleet {
     /// Whether workers have the names that the plan gives them, so that it is known which one gets which disk.
     pub fn has_known_workers(&self) -> bool {
         self.placement.open_places().is_none()
+    }
+
+    /// Whether workers of the study are virtual machines of this host.
+    pub fn has_own_machines(&self, study: &Study) -> bool {
+        let fleet = &study.fleet;
+        let has_machine = fleet.machine.is_some() || fleet.node.iter().any(|node| node.machine.is_some());
+        has_machine && self.placement.runs_here()
     }
 
     /// What the fleet's controller is started with: with a random token, and without a folder for what workers print.

@@ -19,7 +19,7 @@
 //! | [`volume_limit`], `limited_volumes` | a limit of what the clients of a volume do a second; which are in force, and what a step may reach then |
 //! | [`node_network`] | the network of each node of such a cluster |
 //! | `node_cores` | how much CPU each node of a cluster has that the run starts |
-//! | [`migrations`] | machines that are migrated in a window |
+//! | [`migrations`], [`orders`] | machines that are migrated in a window, and orders for that |
 //! | `modelled` | what of the storage behaves as a model says, and whether the machine keeps up |
 //! | `predicted_step`, `predicted` | what a step on modelled nodes is predicted to do, and how far the measured figure is from it |
 //! | `running_cluster`, [`cluster_check`] | a cluster that ran before: what a study says of it, the plan against it |
@@ -68,6 +68,7 @@ pub mod network;
 mod node_cores;
 mod node_disks;
 pub mod node_network;
+pub mod orders;
 pub mod own_cluster;
 pub mod plan;
 pub mod planned_step;

@@ -44,7 +44,9 @@ impl<W: Workers> Runner<'_, W> {
             let measured = or_stop(&mut self.stop, self.workers.measure(jobs, None)).await??;
             return Ok((measured, StepObservations::default()));
         };
-        let begins = self.shared.lock().await_window(is_harmed);
+        let asked =
+            self.orders.as_ref().filter(|_| step.purpose == Purpose::Load).map(|orders| orders.inbox.clone());
+        let begins = self.shared.lock().await_window(is_harmed || asked.is_some());
         let (changes, orders) = mpsc::channel(CHANGES_WAITING);
         let over = Arc::new(AtomicBool::new(false));
         // However this ends: nothing more is to be done to the storage then.
@@ -67,6 +69,7 @@ impl<W: Workers> Runner<'_, W> {
             jobs: jobs.clone(),
             access: study.access(step.policy.as_ref()),
             changes,
+            orders: asked,
             migrated: BTreeMap::new(),
             over: over.clone(),
         };
@@ -102,8 +105,10 @@ impl<W: Workers> Runner<'_, W> {
         let trace = self.shared.lock().end_timeline();
         let copies = study.san(step.policy.as_ref()).map(SanSection::copies).filter(|_| in_sync);
         let limit = node_network::per_second(study);
+        self.is_displaced |= events.iter().any(|event| event.by_hand);
+        let is_told = is_harmed || !events.is_empty();
         let observations = StepObservations {
-            timeline: is_harmed.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
+            timeline: is_told.then(|| Timeline::of(&trace, events, study.phases.measure.0.as_secs())),
             counts: counted
                 .map(|(counted, seconds)| StorageCounts::of(&counted, seconds, &step.profile, copies)),
             network: limit
@@ -129,9 +134,18 @@ impl<W: Workers> Runner<'_, W> {
             Some(format!("at {:.1} s, {}: {}", event.at_s, event.fault, event.failed.as_ref()?))
         });
         let mut not_done: Vec<String> = not_done.collect();
-        if timeline.events.len() < planned {
-            not_done
-                .push(format!("{} were not begun before the window ended", planned - timeline.events.len()));
+        let by_hand = timeline.events.iter().filter(|event| event.by_hand).count();
+        let begun = timeline.events.len() - by_hand;
+        if begun < planned {
+            not_done.push(format!("{} were not begun before the window ended", planned - begun));
+        }
+        if by_hand > 0 {
+            result.findings.push(Finding::doubt(
+                FindingKind::Fault,
+                "a window in which nothing is done but what the study says",
+                format!("machines were migrated by order, {by_hand} times"),
+                "The figures contain what that took. They compare with no other run.",
+            ));
         }
         if !not_done.is_empty() {
             result.findings.push(Finding::doubt(
@@ -148,8 +162,12 @@ impl<W: Workers> Runner<'_, W> {
     /// so that the next load finds what this one found.
     pub(crate) async fn restore(&mut self, step: &Step) -> Result<(), StudyError> {
         let manifest = &self.owned.folder.manifest;
+        let is_displaced = std::mem::take(&mut self.is_displaced);
         let Some(harness) = self.harness.as_ref().filter(|_| has_faults(&manifest.study, step)) else {
-            return Ok(());
+            return match is_displaced {
+                true => self.place(step.unaligned_percent, step.condition.as_ref()).await,
+                false => Ok(()),
+            };
         };
         harness.enter(true, Vec::new(), &mut self.stop).await?;
         self.place(step.unaligned_percent, step.condition.as_ref()).await

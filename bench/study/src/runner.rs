@@ -24,6 +24,7 @@ use crate::jobs::Jobs;
 use crate::limited_volumes;
 use crate::modelled::Modelled;
 use crate::node_network;
+use crate::orders::OrdersSocket;
 use crate::planned_step::{Purpose, Step};
 use crate::predicted;
 use crate::progress::Update;
@@ -61,6 +62,10 @@ pub(crate) struct Runner<'a, W> {
     pub(crate) found_before: Vec<VerifyReport>,
     /// The cluster that the study starts for itself, if it does.
     pub(crate) harness: Option<Harness>,
+    /// Where the run takes orders, if machines of it can be migrated.
+    pub(crate) orders: Option<OrdersSocket>,
+    /// Whether volumes are elsewhere than they were placed, since a person had machines migrated.
+    pub(crate) is_displaced: bool,
     /// The disks that it makes for each worker.
     pub(crate) volumes: Volumes,
     /// The node on whose host each worker is to run, of a fleet of hosts.
@@ -96,6 +101,8 @@ impl<'a, W> Runner<'a, W> {
             warm: None,
             found_before: Vec::new(),
             harness: None,
+            orders: None,
+            is_displaced: false,
             volumes: Volumes::new(),
             places: Places::new(),
             owners: BTreeMap::new(),
@@ -120,6 +127,10 @@ impl<W: Workers> Runner<'_, W> {
         }
         self.fill().await?;
         self.measure_network().await?;
+        let folder = &self.owned.folder;
+        if folder.plan.cluster.is_some() && folder.plan.fleet.has_own_machines(&folder.manifest.study) {
+            self.orders = Some(OrdersSocket::open(folder.path())?);
+        }
         while let Some(step) = self.next_step()? {
             if let Err(error) = self.step(&step).await {
                 let bad = self.shared.lock().drop_step();

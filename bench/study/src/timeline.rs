@@ -86,6 +86,9 @@ pub struct Event {
     /// Machines that were migrated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub migrated: Vec<MigratedMachine>,
+    /// Whether a person ordered it while the run was in progress, and not the study.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hand: bool,
     /// Of a return: the most bytes that were seen to be left to be copied.
     pub resync_bytes: Option<u64>,
     /// Of a return: from it until every copy was in sync, seconds; `null` if that was not before the next fault.
@@ -119,6 +122,7 @@ pub(crate) struct DoneFault {
     pub(crate) detected_s: Option<f64>,
     pub(crate) moved: Vec<Moved>,
     pub(crate) migrated: Vec<MigratedMachine>,
+    pub(crate) by_hand: bool,
     pub(crate) resync_bytes: Option<u64>,
     pub(crate) redundant_s: Option<f64>,
 }
@@ -203,6 +207,7 @@ fn event(
         detected_s,
         moved,
         migrated,
+        by_hand,
         resync_bytes,
         redundant_s,
     } = happened;
@@ -252,6 +257,7 @@ fn event(
         errors: errors.sum(),
         moved,
         migrated,
+        by_hand,
         resync_bytes,
         redundant_s,
         resync,
@@ -327,6 +333,7 @@ mod tests {
             detected_s: None,
             moved: Vec::new(),
             migrated: Vec::new(),
+            by_hand: false,
             resync_bytes: None,
             redundant_s: None,
         }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use loadline_fleet::{Manner, MidStepOrder, Restart, WorkerId};
 use loadline_load::Job;
 use loadline_target::error::ErrorKind;
-use loadline_target::{Counters, FaultKind, Storage, TargetError, Traffic, VolumeSpec};
+use loadline_target::{Counters, Fault, FaultKind, Storage, TargetError, Traffic, VolumeSpec};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file::{Access, TimedFault};
 use crate::migrations::{self, MigratedMachine, Outcome};
+use crate::orders::{Asked, Inbox, MoveAnswer, MoveOrder, Which};
 use crate::timeline::{DoneFault, Moved};
 use crate::volumes::{place, target};
 
@@ -46,6 +47,8 @@ pub(crate) struct WindowMonitor {
     pub(crate) access: Access,
     /// To the fleet.
     pub(crate) changes: mpsc::Sender<MidStepOrder>,
+    /// Orders of people, for this window.
+    pub(crate) orders: Option<Inbox>,
     /// The nodes to which machines were migrated, by worker.
     pub(crate) migrated: BTreeMap<WorkerId, String>,
     /// Set when the step is over, also after an error.
@@ -160,6 +163,10 @@ impl WindowMonitor {
                 events.push(event);
                 continue;
             }
+            if let Some(asked) = self.orders.as_ref().filter(|_| now >= self.begin).and_then(Inbox::take) {
+                events.extend(self.obey(storage, asked, leave)?);
+                continue;
+            }
             let is_idle = moves.is_empty() && !awaited.detection && !awaited.redundancy;
             if !is_idle && polled.elapsed() >= POLL_EVERY {
                 let event = events.get_mut(awaited.event);
@@ -215,7 +222,10 @@ impl WindowMonitor {
         }
         let of_workers = match fault.what {
             FaultKind::PauseMachine { by } => self.pause(&self.on_node(&fault.node), by.0),
-            FaultKind::Migrate => self.migrate(storage, &fault, &mut migrated, leave)?,
+            FaultKind::Migrate => {
+                let to = fault.to.clone().unwrap_or_default();
+                self.migrate(storage, self.on_node(&fault.node), &to, &mut migrated, leave)?
+            }
             _ if gone.is_empty() => Ok(()),
             what => self.kill(&gone, manner(what), leave)?,
         };
@@ -242,27 +252,85 @@ impl WindowMonitor {
             detected_s: None,
             moved: moved.collect(),
             migrated,
+            by_hand: false,
             resync_bytes: None,
             redundant_s: None,
         })
     }
 
-    /// Migrates the machines of a node to another one, one after the other. The inner error says which were not.
+    /// Migrates machines because a person has ordered it. `None` if the order cannot be carried out: nothing was done.
+    fn obey(
+        &mut self,
+        storage: &Storage,
+        asked: Asked,
+        leave: &AtomicBool,
+    ) -> Result<Option<DoneFault>, TargetError> {
+        let MoveOrder { which, to } = &asked.order;
+        let at = Instant::now();
+        let answer = |answer: MoveAnswer| {
+            // Whoever ordered it may have gone.
+            let _ = asked.answer.send(answer);
+        };
+        let is_on = |node: &String, worker: &WorkerId| self.on_node(node).contains(worker);
+        let (node, workers) = match which {
+            Which::OnNode(node) => (Some(node.clone()), self.on_node(node)),
+            Which::Worker(worker) => {
+                let node = self.nodes.iter().find(|node| is_on(node, worker)).cloned();
+                (node, BTreeSet::from([worker.clone()]))
+            }
+        };
+        let nodes = self.nodes.join(", ");
+        let refused = match (&node, which) {
+            _ if !self.nodes.contains(to) => Some(format!("there is no node {to}; the fleet has {nodes}")),
+            (Some(node), _) if node == to => {
+                Some(format!("{to} is where the machines are: give another node"))
+            }
+            (Some(node), _) if !self.nodes.contains(node) => {
+                Some(format!("there is no node {node}; the fleet has {nodes}"))
+            }
+            (Some(node), _) if workers.is_empty() => Some(format!("no machine measures on {node} now")),
+            (None, Which::Worker(worker)) => Some(format!("no worker {worker} measures now")),
+            _ => None,
+        };
+        let Some(node) = node.filter(|_| refused.is_none()) else {
+            answer(MoveAnswer::refused(refused.unwrap_or_default()));
+            return Ok(None);
+        };
+        let mut migrated = Vec::new();
+        let failed = self.migrate(storage, workers, to, &mut migrated, leave)?.err();
+        answer(MoveAnswer { migrated: migrated.clone(), failed: failed.clone(), is_refused: false });
+        let at_s = at.saturating_duration_since(self.begin).as_secs_f64();
+        Ok(Some(DoneFault {
+            fault: Fault { to: Some(to.clone()), ..Fault::of(FaultKind::Migrate, &node) },
+            planned_s: at_s,
+            at_s,
+            took_s: at.elapsed().as_secs_f64(),
+            failed,
+            detected_s: None,
+            moved: Vec::new(),
+            migrated,
+            by_hand: true,
+            resync_bytes: None,
+            redundant_s: None,
+        }))
+    }
+
+    /// Migrates the machines of these workers to a node, one after the other. The inner error says which were not.
     fn migrate(
         &mut self,
         storage: &Storage,
-        fault: &TimedFault,
+        workers: BTreeSet<WorkerId>,
+        to: &str,
         migrated: &mut Vec<MigratedMachine>,
         leave: &AtomicBool,
     ) -> Result<Result<(), String>, TargetError> {
-        let Some(to) = &fault.to else { return Ok(Err("there is no other node".into())) };
         let mut failed = Vec::new();
-        for worker in self.on_node(&fault.node) {
+        for worker in workers {
             let Some(job) = self.jobs.get_mut(&worker) else { continue };
             let volumes = self.volumes.entry(worker.clone()).or_default();
             match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), leave)? {
                 Ok(Outcome::Migrated(machine)) => {
-                    self.migrated.insert(worker, to.clone());
+                    self.migrated.insert(worker, to.to_string());
                     migrated.push(machine);
                 }
                 Ok(Outcome::Over) => break,

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Two controllers never work in one folder. The lock ends with the process, however the process ends.
 ///
 /// The error names the process that works in the folder.
-pub(super) fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
+pub(crate) fn lock(folder: &Path) -> Result<Flock<File>, StudyError> {
     let path = folder.join(LOCK);
     let mut file = OpenOptions::new()
         .read(true)
