@@ -73,10 +73,12 @@ impl KeeperAnswer {
 
 /// Gets the answer to one order. An error if the keeper ends before.
 pub(crate) type Answered = oneshot::Receiver<Result<Migrated, String>>;
+/// Those who wait for an answer, in the order of their orders.
+type Waiting = VecDeque<oneshot::Sender<Result<Migrated, String>>>;
 
 /// The answers that are awaited of one keeper, in the order of its orders.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Awaited(Arc<Mutex<VecDeque<oneshot::Sender<Result<Migrated, String>>>>>);
+pub(crate) struct Awaited(Arc<Mutex<Waiting>>);
 
 impl Awaited {
     /// Hears what a keeper says, in a task that ends with it.
@@ -100,16 +102,16 @@ impl Awaited {
         while let Ok(Some(line)) = lines.next_line().await {
             let answer: Result<KeeperAnswer, _> = serde_json::from_str(&line);
             let result = answer.map_err(|e| format!("its keeper answers nonsense: {e}"));
-            if let Some(waits) = self.all(VecDeque::pop_front) {
+            if let Some(waits) = self.all(Waiting::pop_front) {
                 // Whoever asked may not wait any more.
                 let _ = waits.send(result.and_then(KeeperAnswer::result));
             }
         }
         // Nobody answers any more: the receivers see the end.
-        self.all(VecDeque::clear);
+        self.all(Waiting::clear);
     }
 
-    fn all<R>(&self, work: impl FnOnce(&mut VecDeque<oneshot::Sender<Result<Migrated, String>>>) -> R) -> R {
+    fn all<R>(&self, work: impl FnOnce(&mut Waiting) -> R) -> R {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
