@@ -2,8 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use crate::machine::Machine;
 use crate::qemu::{Acceleration, Origin, Process, Qemu};
 use crate::qmp::Qmp;
 use crate::remote::Remote;
+use crate::running::{Out, Running, Said, locked};
 
 /// How long QEMU may take to be dead once its connection has ended, so that its death is named.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
@@ -34,44 +34,6 @@ const SEED: usize = 64;
 pub struct Keeper {
     running: Arc<Running>,
     started: Instant,
-}
-
-/// Our end of the machine's serial port, for several threads.
-type Out = Arc<Mutex<UnixStream>>;
-
-/// What runs the machine at present: once the machine was migrated, that is another QEMU.
-#[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) origin: Origin,
-    pub(crate) process: Mutex<Process>,
-    pub(crate) devices: Mutex<Devices>,
-    pub(crate) out: Out,
-    /// What the machine says after the present QEMU has ended.
-    pub(crate) continues: Mutex<Option<UnixStream>>,
-}
-
-/// What a thread that panicked has left is as whole as what an error leaves.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the machine says, whichever QEMU runs it.
-struct Said {
-    stream: UnixStream,
-    running: Arc<Running>,
-}
-
-impl Read for Said {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let read = self.stream.read(bytes)?;
-            let next = if read == 0 { locked(&self.running.continues).take() } else { None };
-            match next {
-                Some(next) => self.stream = next,
-                None => return Ok(read),
-            }
-        }
-    }
 }
 
 impl Keeper {
@@ -200,7 +162,7 @@ fn died(process: &mut Process, why: &str) -> GuestError {
     GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
 }
 
-pub(crate) fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
+fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
     control::say(&mut *locked(out), message)
 }
 

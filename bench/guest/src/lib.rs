@@ -16,6 +16,7 @@
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
 //! | [`migration`] | a running machine migrated to another QEMU |
+//! | `running` | what runs a machine at present, for the threads of its keeper |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
 
@@ -35,6 +36,7 @@ pub mod qemu;
 pub mod qmp;
 pub mod remote;
 pub mod room;
+mod running;
 pub mod turns;
 
 pub use attach::{Devices, MachineDisk, NbdServer};

@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 use crate::attach::{Devices, MachineDisk};
 use crate::control::{self, ToMachine};
 use crate::error::GuestError;
-use crate::keeper::locked;
 use crate::qemu::Process;
 use crate::qmp::{Qmp, QmpError};
 use crate::remote::Remote;
+use crate::running::locked;
 
 /// How long a machine's memory may take to be copied so far that the rest is copied while it stands still.
 const COPY_LIMIT: Duration = Duration::from_secs(60);

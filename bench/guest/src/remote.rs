@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::error::GuestError;
-use crate::keeper::{Running, locked};
 use crate::qmp::{Qmp, QmpError};
+use crate::running::{Running, locked};
 
 /// An order about a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
