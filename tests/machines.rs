@@ -1,6 +1,8 @@
 //! Workers that are virtual machines: real ones, of QEMU, with the kernel that `./dev setup --tests` fetches and the first program that
 //! `./dev build` puts beside `loadline`.
 
+#[path = "machines/iscsi.rs"]
+mod iscsi;
 #[path = "support/line.rs"]
 mod line;
 #[path = "machines/migrated.rs"]

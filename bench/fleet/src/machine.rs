@@ -288,6 +288,13 @@ impl Lender {
 
 /// How QEMU reaches a disk.
 fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
+    if let Target::Rbd(uri) = &disk.target
+        && uri.keyring.is_some()
+    {
+        return Err(LoadError::usage(format!(
+            "{uri}: QEMU takes no keyring; name the key's file in the cluster's configuration (keyring = …), and give that by conf"
+        )));
+    }
     if let Some(served) = served_disk(&disk.target) {
         return Ok(served);
     }
@@ -327,6 +334,11 @@ fn served_disk(target: &Target) -> Option<MachineDisk> {
             image: uri.image.clone(),
             user: uri.user.clone(),
             conf: uri.conf.clone(),
+        },
+        Target::Iscsi(uri) => MachineDisk::Iscsi {
+            portal: format!("{}:{}", uri.host, uri.port),
+            target: uri.target.clone(),
+            lun: uri.lun,
         },
         Target::Path(_) | Target::Null(_) => return None,
     })

@@ -56,6 +56,15 @@ pub enum MachineDisk {
         /// The cluster's configuration.
         conf: Option<PathBuf>,
     },
+    /// A logical unit of an iSCSI target. QEMU is the initiator.
+    Iscsi {
+        /// The portal, `HOST:PORT`.
+        portal: String,
+        /// The target's name.
+        target: String,
+        /// The number of the unit.
+        lun: u16,
+    },
 }
 
 /// Where an NBD server listens.
@@ -222,7 +231,15 @@ impl Devices {
                 Ok(address_of(place))
             }
             Err(QmpError::Refused(why)) => {
-                Err(GuestError::usage(format!("{name} cannot be attached to the virtual machine: {why}")))
+                let advice = match why.contains("nknown driver") || why.contains("does not accept value") {
+                    true => {
+                        "; QEMU has its drivers for storage of others in a package of its own: apt install qemu-block-extra"
+                    }
+                    false => "",
+                };
+                Err(GuestError::usage(format!(
+                    "{name} cannot be attached to the virtual machine: {why}{advice}"
+                )))
             }
             Err(broken) => Err(GuestError::failed(format!("{name} cannot be attached: {broken}"))),
         }
@@ -324,6 +341,7 @@ impl MachineDisk {
             }
             MachineDisk::VhostUser(path) => format!("vhost-user:{}", path.display()),
             MachineDisk::Rbd { pool, image, .. } => format!("rbd:{pool}/{image}"),
+            MachineDisk::Iscsi { portal, target, lun } => format!("iscsi://{portal}/{target}/{lun}"),
         }
     }
 
@@ -359,6 +377,9 @@ impl MachineDisk {
                     }
                 }
                 block
+            }
+            MachineDisk::Iscsi { portal, target, lun } => {
+                json!({ "driver": "iscsi", "transport": "tcp", "portal": portal, "target": target, "lun": lun })
             }
             MachineDisk::VhostUser(_) => Value::Null,
         }

@@ -146,6 +146,10 @@ impl DiskInventory {
                 found.kind = "Ceph RBD".into();
                 return found;
             }
+            Target::Iscsi(_) => {
+                found.kind = "iSCSI".into();
+                return found;
+            }
             Target::Null(_) => {
                 found.kind = "null".into();
                 return found;

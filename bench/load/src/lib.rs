@@ -28,6 +28,7 @@ mod data;
 mod direct;
 mod engine;
 mod extents;
+pub mod iscsi;
 mod issuer;
 mod lent;
 mod locks;

@@ -114,6 +114,13 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
         Target::Nbd(uri) => return open_nbd(disk, uri, profile, write),
         Target::Vhost(socket) => return open_vhost(disk, socket, profile, write),
         Target::Rbd(uri) => return open_rbd(disk, uri, profile, write),
+        Target::Iscsi(uri) => {
+            return Err(LoadError::usage(format!(
+                "{uri} is a disk of virtual machines: set machine = {{}} in [fleet] of a study, or log in to {} with iscsiadm and name the \
+                 block device (/dev/disk/by-path/...)",
+                uri.target
+            )));
+        }
         Target::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -241,6 +248,9 @@ pub struct Examined {
 /// reading only, whatever the profile does; whether it may be written to is not asked. `alone`: it will be written to,
 /// so that no other process may even read it.
 pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
+    if let Target::Iscsi(uri) = target {
+        return Ok(Examined { size: uri.size()?, identity: None });
+    }
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
     let identity = match &open.transport {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
+use crate::iscsi::IscsiUri;
 pub use crate::made::{FileIdentity, check_room, free_space, make_file, remove_file};
 use crate::nbd::uri::NbdUri;
 use crate::rbd::uri::RbdUri;
@@ -16,7 +17,7 @@ use crate::rbd::uri::RbdUri;
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "rbd:vms/disk-1?user=bench", "null:1GiB"]))]
+#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "rbd:vms/disk-1?user=bench", "iscsi://10.0.0.5/iqn.2003-01.org.example:disk/0", "null:1GiB"]))]
 pub enum Target {
     /// A regular file or a block device.
     Path(PathBuf),
@@ -26,6 +27,8 @@ pub enum Target {
     Vhost(PathBuf),
     /// An image of a Ceph cluster.
     Rbd(RbdUri),
+    /// A logical unit of an iSCSI target. Only a virtual machine uses it.
+    Iscsi(IscsiUri),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
 }
@@ -57,7 +60,7 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Target::Path(path) => Some(path),
-            Target::Nbd(_) | Target::Vhost(_) | Target::Rbd(_) | Target::Null(_) => None,
+            Target::Nbd(_) | Target::Vhost(_) | Target::Rbd(_) | Target::Iscsi(_) | Target::Null(_) => None,
         }
     }
 }
@@ -84,13 +87,14 @@ impl FromStr for Target {
                 }
                 Ok(Target::Vhost(PathBuf::from(path)))
             }
+            Some(("iscsi", rest)) if rest.starts_with("//") => text.parse().map(Target::Iscsi),
             Some(("rbd", _)) => text.parse().map(Target::Rbd),
             Some((scheme, rest)) if scheme.starts_with("nbd") && rest.starts_with("//") => {
                 text.parse().map(Target::Nbd)
             }
             Some((scheme, rest)) if rest.starts_with("//") => Err(LoadError::usage(format!(
                 "target \"{text}\": nothing here opens {scheme}://; give a file, a block device, nbd://HOST/EXPORT, \
-                 nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, or null:SIZE"
+                 nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, iscsi://HOST/TARGET/LUN, or null:SIZE"
             ))),
             _ if text.is_empty() => {
                 Err(LoadError::usage("a target without a name: give a file or a block device"))
@@ -107,6 +111,7 @@ impl fmt::Display for Target {
             Target::Nbd(uri) => uri.fmt(f),
             Target::Vhost(socket) => write!(f, "vhost-user:{}", socket.display()),
             Target::Rbd(uri) => uri.fmt(f),
+            Target::Iscsi(uri) => uri.fmt(f),
             Target::Null(size) => write!(f, "null:{size}"),
         }
     }

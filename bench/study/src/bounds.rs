@@ -98,8 +98,9 @@ pub(crate) fn devices_of_unknown_workers(
 ) -> Result<(), StudyError> {
     let ceilings = study.ceilings.node.iter().flat_map(|node| &node.devices);
     let mut devices = study.targets().flat_map(|t| t.devices).chain(ceilings);
-    // An image of a cluster is the same from whichever host. An NBD server may well be each host's own.
-    let is_a_hosts_own = |target: &&Target| !matches!(target, Target::Null(_) | Target::Rbd(_));
+    // An image of a cluster, or a target's unit, is the same from whichever host. An NBD server may well be each host's own.
+    let is_a_hosts_own =
+        |target: &&Target| !matches!(target, Target::Null(_) | Target::Rbd(_) | Target::Iscsi(_));
     let real = devices.find(is_a_hosts_own);
     let Some(device) = real.filter(|_| !fleet.has_known_workers()) else { return Ok(()) };
     let what = match points.iter().find(|point| point.profile.write_percent > 0) {
