@@ -54,7 +54,12 @@ pub(crate) fn run() -> Result<(), String> {
         let out = out.clone();
         move || carry_questions(&keeper, &out, &answered)
     })?;
-    spawn(move || listen(&mut port, &connection, &answers))?;
+    spawn(move || {
+        listen(&mut port, &connection, &answers);
+        // A QEMU of the keeper's own ends with it; one that libvirt started may outlive both, and must not write on.
+        eprintln!("guest-init: the keeper of this machine is gone");
+        boot::power_off();
+    })?;
     let ended = worker_ended(&Told { worker, since_start_ns }.line())?;
     control::say(&mut *locked(&out), &ToKeeper::Ended(ended)).map_err(|e| failed(&e))
 }

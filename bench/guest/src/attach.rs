@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bus::{Behind, Bus};
 use crate::error::GuestError;
 use crate::machine::Machine;
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::QmpError;
 
 /// The places of the machine's bus that devices get; those before are the board's own.
 const PLACES: std::ops::Range<u8> = 8..32;
@@ -65,32 +66,24 @@ pub enum NbdServer {
     Unix(PathBuf),
 }
 
-/// What an attached device is made of in QEMU: what is taken away after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Behind {
-    Block,
-    Socket,
-    Memory,
-}
-
 /// The devices of one machine.
 #[derive(Debug)]
 pub struct Devices {
-    qmp: Qmp,
+    bus: Box<dyn Bus>,
     machine: Machine,
     used: BTreeMap<u8, Behind>,
 }
 
 impl Devices {
-    pub(crate) fn new(qmp: Qmp, machine: Machine) -> Devices {
-        Devices { qmp, machine, used: BTreeMap::new() }
+    pub(crate) fn new(bus: Box<dyn Bus>, machine: Machine) -> Devices {
+        Devices { bus, machine, used: BTreeMap::new() }
     }
 
     /// Attaches a disk, and returns its PCI address in the machine.
     pub fn attach(&mut self, disk: &MachineDisk, writable: bool) -> Result<String, GuestError> {
         let name = disk.name();
         let place = self.place(&name)?;
-        let attached = self.add_disk(place, disk, writable);
+        let attached = self.bus.add_disk(place, disk, writable, &self.machine);
         self.keep(place, attached, &name)
     }
 
@@ -116,21 +109,25 @@ impl Devices {
                 "the device at {address} cannot be taken from the virtual machine: {e}"
             ))
         };
-        let device = format!("device{place}");
-        self.qmp.command("device_del", json!({ "id": device })).map_err(failed)?;
-        self.qmp.event("DEVICE_DELETED", "device", &device, DETACH_LIMIT).map_err(|e| match e {
+        let removed = match behind {
+            Behind::Memory => self.remove_memory(place),
+            Behind::Block | Behind::Socket => {
+                self.bus.remove_disk(place, behind, &self.machine, DETACH_LIMIT)
+            }
+        };
+        removed.map_err(|e| match e {
             QmpError::Broken(why) if why.kind() == std::io::ErrorKind::TimedOut => GuestError::failed(
                 format!("the virtual machine did not let the device at {address} go within {DETACH_LIMIT:?}"),
             ),
             other => failed(other),
         })?;
         self.used.remove(&place);
-        self.remove(place, behind).map_err(failed)
+        Ok(())
     }
 
     /// QEMU's own answer to a command, for what is not a device.
     pub fn command(&mut self, name: &str, arguments: Value) -> Result<Value, QmpError> {
-        self.qmp.command(name, arguments)
+        self.bus.command(name, arguments)
     }
 
     fn place(&self, name: &str) -> Result<u8, GuestError> {
@@ -160,79 +157,28 @@ impl Devices {
         }
     }
 
-    fn add_disk(&mut self, place: u8, disk: &MachineDisk, writable: bool) -> Result<Behind, QmpError> {
-        let node = format!("node{place}");
-        let mut device = json!({ "id": format!("device{place}"), "addr": format!("{place:#x}") });
-        let behind = if let MachineDisk::VhostUser(path) = disk {
-            let socket = json!({ "id": node, "backend": { "type": "socket", "data": {
-                "addr": { "type": "unix", "data": { "path": path } }, "server": false, "reconnect": 1 } } });
-            self.qmp.command("chardev-add", socket)?;
-            device["driver"] = "vhost-user-blk-pci".into();
-            device["chardev"] = node.into();
-            device["num-queues"] = self.machine.queues.unwrap_or(1).into();
-            Behind::Socket
-        } else {
-            let mut block = disk.block();
-            (block["node-name"], block["read-only"]) = (node.clone().into(), (!writable).into());
-            self.qmp.command("blockdev-add", block)?;
-            device["driver"] = "virtio-blk-pci".into();
-            device["drive"] = node.into();
-            device["num-queues"] = self.machine.queues.unwrap_or(1).into();
-            Behind::Block
-        };
-        let added = self.with_thread(place, behind, &mut device);
-        let added = added.and_then(|()| self.qmp.command("device_add", device));
-        self.or_remove(place, behind, added)
-    }
-
-    /// A disk with a thread of its own has one for as long as it is there.
-    fn with_thread(&mut self, place: u8, behind: Behind, device: &mut Value) -> Result<(), QmpError> {
-        if !self.machine.iothread || behind != Behind::Block {
-            return Ok(());
-        }
-        let id = format!("thread{place}");
-        device["iothread"] = id.clone().into();
-        self.qmp.command("object-add", json!({ "qom-type": "iothread", "id": id })).map(drop)
-    }
-
     fn add_memory(&mut self, place: u8, path: &Path, length: u64) -> Result<Behind, QmpError> {
         let memory = format!("node{place}");
+        self.bus.let_in(path)?;
         let object = json!({ "qom-type": "memory-backend-file", "id": memory, "mem-path": path, "size": length, "share": true });
-        self.qmp.command("object-add", object)?;
+        self.bus.command("object-add", object)?;
         let device = json!({ "driver": "ivshmem-plain", "id": format!("device{place}"), "memdev": memory,
             "addr": format!("{place:#x}") });
-        let added = self.qmp.command("device_add", device);
-        self.or_remove(place, Behind::Memory, added)
-    }
-
-    fn or_remove(
-        &mut self,
-        place: u8,
-        behind: Behind,
-        added: Result<Value, QmpError>,
-    ) -> Result<Behind, QmpError> {
-        match added {
-            Ok(_) => Ok(behind),
+        match self.bus.command("device_add", device) {
+            Ok(_) => Ok(Behind::Memory),
             Err(error) => {
                 // The error says more than what follows from it.
-                let _ = self.remove(place, behind);
+                let _ = self.bus.command("object-del", json!({ "id": memory }));
                 Err(error)
             }
         }
     }
 
-    fn remove(&mut self, place: u8, behind: Behind) -> Result<(), QmpError> {
-        let node = format!("node{place}");
-        if self.machine.iothread && behind == Behind::Block {
-            // It is not there if the disk failed before.
-            let _ = self.qmp.command("object-del", json!({ "id": format!("thread{place}") }));
-        }
-        match behind {
-            Behind::Block => self.qmp.command("blockdev-del", json!({ "node-name": node })),
-            Behind::Socket => self.qmp.command("chardev-remove", json!({ "id": node })),
-            Behind::Memory => self.qmp.command("object-del", json!({ "id": node })),
-        }
-        .map(drop)
+    fn remove_memory(&mut self, place: u8) -> Result<(), QmpError> {
+        let device = format!("device{place}");
+        self.bus.command("device_del", json!({ "id": device }))?;
+        self.bus.device_is_gone(&device, DETACH_LIMIT)?;
+        self.bus.command("object-del", json!({ "id": format!("node{place}") })).map(drop)
     }
 }
 
@@ -253,7 +199,7 @@ impl MachineDisk {
     }
 
     /// As QEMU opens it.
-    fn block(&self) -> Value {
+    pub(crate) fn block(&self) -> Value {
         let local = |driver: &str, path: &Path, direct: bool| {
             json!({ "driver": "raw", "file": { "driver": driver, "filename": path, "locking": "off", "aio": "threads",
                 "cache": { "direct": direct } } })

@@ -13,10 +13,11 @@ use crate::attach::Devices;
 use crate::control::{self, Ended, Frame, ToKeeper, ToMachine};
 use crate::error::GuestError;
 use crate::image::Image;
+use crate::libvirt::{Domain, Libvirt};
 use crate::machine::Machine;
 use crate::qemu::{Acceleration, Process, Qemu};
-use crate::qmp::Qmp;
 use crate::remote::Remote;
+use crate::running::Running;
 
 /// How long QEMU may take to be dead once its connection has ended, so that its death is named.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
@@ -32,7 +33,7 @@ const SEED: usize = 64;
 /// A machine that was started. Dropping it kills it; nothing of it stays.
 #[derive(Debug)]
 pub struct Keeper {
-    process: Process,
+    running: Box<dyn Running>,
     devices: Option<Devices>,
     started: Instant,
 }
@@ -41,7 +42,7 @@ pub struct Keeper {
 type Out = Arc<Mutex<UnixStream>>;
 
 impl Keeper {
-    /// Starts a machine. It dies with the calling thread.
+    /// Starts a machine as a QEMU of this process. It dies with the calling thread.
     pub fn start(
         qemu: &Qemu,
         machine: &Machine,
@@ -50,11 +51,26 @@ impl Keeper {
     ) -> Result<Keeper, GuestError> {
         let started = Instant::now();
         let process = Process::start(qemu, machine, image, acceleration, false)?;
-        let mut keeper = Keeper { process, devices: None, started };
-        let orders = keeper.process.orders.try_clone();
-        let orders = orders.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        match Qmp::begin(orders) {
-            Ok(qmp) => keeper.devices = Some(Devices::new(qmp, machine.clone())),
+        Keeper::of(Box::new(process), machine, started)
+    }
+
+    /// Starts a machine through libvirt, for the worker of this name. It ends with the calling thread.
+    pub fn start_by_libvirt(
+        libvirt: &Libvirt,
+        worker: &str,
+        machine: &Machine,
+        image: &Image,
+        acceleration: Acceleration,
+    ) -> Result<Keeper, GuestError> {
+        let started = Instant::now();
+        let domain = Domain::start(libvirt, worker, machine, image, acceleration)?;
+        Keeper::of(Box::new(domain), machine, started)
+    }
+
+    fn of(running: Box<dyn Running>, machine: &Machine, started: Instant) -> Result<Keeper, GuestError> {
+        let mut keeper = Keeper { running, devices: None, started };
+        match keeper.running.bus() {
+            Ok(bus) => keeper.devices = Some(Devices::new(bus, machine.clone())),
             Err(error) => return Err(keeper.died(&error.to_string())),
         }
         Ok(keeper)
@@ -63,8 +79,8 @@ impl Keeper {
     /// Waits until the machine has booted, and returns how long after its start that was.
     pub fn booted(&mut self, limit: Duration) -> Result<Duration, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        self.process.control.set_read_timeout(Some(limit)).map_err(failed)?;
-        match control::read::<ToKeeper>(&mut &self.process.control) {
+        self.running.control().set_read_timeout(Some(limit)).map_err(failed)?;
+        match control::read::<ToKeeper>(&mut self.running.control()) {
             Ok(Some(Frame::Message(ToKeeper::Hello))) => {}
             Ok(None) => return Err(self.died("it ended while it booted")),
             Ok(Some(other)) => {
@@ -73,7 +89,7 @@ impl Keeper {
                 )));
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let words = self.process.last_words();
+                let words = self.running.last_words();
                 return Err(GuestError::failed(format!(
                     "the virtual machine did not report within {limit:?} of its start{}",
                     if words.is_empty() {
@@ -85,7 +101,8 @@ impl Keeper {
             }
             Err(e) => return Err(self.died(&e.to_string())),
         }
-        self.process.control.set_read_timeout(None).map_err(failed)?;
+        self.running.control().set_read_timeout(None).map_err(failed)?;
+        self.running.booted();
         Ok(self.started.elapsed())
     }
 
@@ -98,7 +115,7 @@ impl Keeper {
         answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
     ) -> Result<Ended, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        let out: Out = Arc::new(Mutex::new(self.process.control.try_clone().map_err(failed)?));
+        let out: Out = Arc::new(Mutex::new(self.running.control().try_clone().map_err(failed)?));
         let mut seed = vec![0; SEED];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut seed))
@@ -110,7 +127,7 @@ impl Keeper {
         let said = say(&out, &ToMachine::Start { worker, since_start_ns, seed });
         let mut connection: Option<(u32, TcpStream)> = None;
         let ended =
-            said.and_then(|()| relay(&mut &self.process.control, &out, &dial, &questions, &mut connection));
+            said.and_then(|()| relay(&mut self.running.control(), &out, &dial, &questions, &mut connection));
         // A worker that is gone has no connection.
         if let Some((_, stream)) = connection {
             let _ = stream.shutdown(Shutdown::Both);
@@ -124,27 +141,19 @@ impl Keeper {
 
     /// The way to order something of the machine while it runs. To be had once.
     pub fn remote(&self) -> Result<Remote, GuestError> {
-        let stream = self.process.more_orders.try_clone();
-        let stream = stream.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        Remote::begin(stream, self.process.child.id())
+        self.running.remote()
     }
 
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
-        self.process.child.id()
+        self.running.process()
     }
 
     /// The error of a machine that is no more, or makes no sense.
     fn died(&mut self, why: &str) -> GuestError {
-        let limit = Instant::now() + DEATH_LIMIT;
-        let status = loop {
-            match self.process.child.try_wait() {
-                Ok(Some(status)) => break format!("QEMU has ended ({status})"),
-                Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
-                _ => break format!("QEMU still runs, and is killed ({why})"),
-            }
-        };
-        let words = self.process.last_words();
+        let ended = self.running.ended(DEATH_LIMIT);
+        let status = ended.unwrap_or_else(|| format!("QEMU still runs, and is killed ({why})"));
+        let words = self.running.last_words();
         let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
         GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
     }

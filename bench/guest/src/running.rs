@@ -1,0 +1,34 @@
+//! The contract of a running machine, whatever started it.
+
+use std::fmt::Debug;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::bus::Bus;
+use crate::error::GuestError;
+use crate::qmp::QmpError;
+use crate::remote::Remote;
+
+/// A machine that was started. Dropping it ends the machine, and leaves nothing of it.
+pub(crate) trait Running: Debug + Send {
+    /// Our end of the machine's serial port.
+    fn control(&self) -> &UnixStream;
+
+    /// The way to attach its devices. Called once.
+    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError>;
+
+    /// The way to order something of the machine while it runs. Called once.
+    fn remote(&self) -> Result<Remote, GuestError>;
+
+    /// The process id of QEMU.
+    fn process(&self) -> u32;
+
+    /// How it ended, in words; `None`: it has not within `limit`.
+    fn ended(&mut self, limit: Duration) -> Option<String>;
+
+    /// What its console, and what started it, printed last: a few lines in one, or nothing.
+    fn last_words(&mut self) -> String;
+
+    /// The machine has booted: what it was started from is not needed any more.
+    fn booted(&mut self) {}
+}
