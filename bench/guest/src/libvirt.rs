@@ -13,7 +13,9 @@
 //! | `xml` | a domain and its disks in libvirt's language |
 //! | `domain` | one running machine |
 //! | `devices` | its disks, by libvirt |
+//! | `access` | what its QEMU, another user's process, may open of ours |
 
+mod access;
 mod devices;
 mod domain;
 mod folder;

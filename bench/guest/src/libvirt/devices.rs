@@ -2,19 +2,18 @@
 //! of the machine it has by a folder of its own only, so that QEMU is ordered to open them (`virsh qemu-monitor-command`).
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::UnixCredentials;
 use serde_json::{Value, json};
 
+use super::access::Access;
 use super::virsh::{Virsh, VirshError};
 use super::xml;
-use crate::attach::MachineDisk;
+use crate::attach::{MachineDisk, NbdServer};
 use crate::bus::{Behind, Bus};
 use crate::machine::Machine;
 use crate::qmp::QmpError;
@@ -26,15 +25,14 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct DomainBus {
     virsh: Virsh,
     domain: String,
-    /// Whose process its QEMU is.
-    qemu: UnixCredentials,
-    /// The disks that are plugged in, as libvirt was told of them.
-    disks: BTreeMap<u8, String>,
+    access: Access,
+    /// The disks that are plugged in, as libvirt was told of them, and the socket of a disk's server.
+    disks: BTreeMap<u8, (String, Option<PathBuf>)>,
 }
 
 impl DomainBus {
     pub(super) fn new(virsh: Virsh, domain: String, qemu: UnixCredentials) -> DomainBus {
-        DomainBus { virsh, domain, qemu, disks: BTreeMap::new() }
+        DomainBus { virsh, domain, access: Access::of(qemu), disks: BTreeMap::new() }
     }
 
     fn run(&self, words: &[&str], input: &str) -> Result<String, QmpError> {
@@ -46,17 +44,23 @@ impl DomainBus {
 
     /// A refusal, with what to do if it is one of permissions.
     fn explained(&self, why: String) -> String {
-        let is_other = self.qemu.uid() != nix::unistd::geteuid().as_raw();
         let denied = why.contains("Permission denied") || why.contains("Operation not permitted");
-        match is_other && denied {
+        match self.access.is_other() && denied {
             true => format!(
                 "{why}. The QEMU of this libvirt runs as user {}, which must be able to open this, and to enter every folder above \
                  it: use a folder outside of homes, such as below /var/tmp, or qemu:///session. Where AppArmor or SELinux confines \
                  QEMU, its rules must allow the path too",
-                self.qemu.uid()
+                self.access.user()
             ),
             false => why,
         }
+    }
+
+    fn closed(&self, path: &Path, error: &io::Error) -> QmpError {
+        let (path, user) = (path.display(), self.access.user());
+        QmpError::Refused(format!(
+            "{path} cannot be opened to user {user}, as which libvirt's QEMU runs: {error}"
+        ))
     }
 
     fn has(&self, place: u8) -> Result<bool, QmpError> {
@@ -85,18 +89,30 @@ impl Bus for DomainBus {
     ) -> Result<Behind, QmpError> {
         let text = xml::disk(place, disk, writable, machine).map_err(QmpError::Refused)?;
         let behind = if matches!(disk, MachineDisk::VhostUser(_)) { Behind::Socket } else { Behind::Block };
+        let socket = match disk {
+            MachineDisk::VhostUser(path) | MachineDisk::Nbd { server: NbdServer::Unix(path), .. } => {
+                Some(path)
+            }
+            _ => None,
+        };
+        if let Some(socket) = socket {
+            self.access.give_socket(socket).map_err(|e| self.closed(socket, &e))?;
+        }
         let has_thread = machine.iothread && behind == Behind::Block;
         if has_thread {
             self.run(&["iothreadadd", &self.domain, &place.to_string()], "")?;
         }
         match self.run(&["attach-device", &self.domain, "/dev/stdin"], &text) {
             Ok(_) => {
-                self.disks.insert(place, text);
+                self.disks.insert(place, (text, socket.cloned()));
                 Ok(behind)
             }
             Err(error) => {
                 if has_thread {
                     self.remove_thread(place);
+                }
+                if let Some(socket) = socket {
+                    self.access.take_back(socket);
                 }
                 Err(error)
             }
@@ -111,7 +127,7 @@ impl Bus for DomainBus {
         limit: Duration,
     ) -> Result<(), QmpError> {
         let limit = Instant::now() + limit;
-        let text = self.disks.get(&place).cloned().unwrap_or_default();
+        let (text, socket) = self.disks.get(&place).cloned().unwrap_or_default();
         // It returns after some seconds, also if the machine has not let the disk go.
         self.run(&["detach-device", &self.domain, "/dev/stdin"], &text)?;
         while self.has(place)? {
@@ -121,6 +137,9 @@ impl Bus for DomainBus {
             thread::sleep(POLL_EVERY);
         }
         self.disks.remove(&place);
+        if let Some(socket) = socket {
+            self.access.take_back(&socket);
+        }
         if machine.iothread && behind == Behind::Block {
             self.remove_thread(place);
         }
@@ -159,21 +178,6 @@ impl Bus for DomainBus {
     }
 
     fn let_in(&mut self, path: &Path) -> Result<(), QmpError> {
-        let refused = |e: io::Error| {
-            QmpError::Refused(format!(
-                "the user of libvirt's QEMU, {}, cannot be let in: {e}",
-                self.qemu.uid()
-            ))
-        };
-        let found = fs::metadata(path).map_err(refused)?;
-        if [0, found.uid()].contains(&self.qemu.uid()) {
-            return Ok(());
-        }
-        // Its group, if we may give the file away; else everybody.
-        let allowed = match chown(path, None, Some(self.qemu.gid())) {
-            Ok(()) => 0o660,
-            Err(_) => 0o666,
-        };
-        fs::set_permissions(path, Permissions::from_mode(found.mode() & 0o777 | allowed)).map_err(refused)
+        self.access.give(path).map_err(|e| self.closed(path, &e))
     }
 }

@@ -211,7 +211,12 @@ impl Running for Domain {
     }
 
     fn last_words(&mut self) -> String {
-        self.words.last(!self.process_lives())
+        let ended = !self.process_lives();
+        if ended {
+            // It holds nothing any more, and its output would be waited for.
+            let _ = self.holder.kill();
+        }
+        self.words.last(ended)
     }
 
     fn booted(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -57,6 +58,7 @@ impl From<VirshError> for QmpError {
 /// The way to one libvirt of this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Virsh {
+    program: PathBuf,
     uri: String,
     limit: Duration,
 }
@@ -65,7 +67,7 @@ impl Virsh {
     /// The error is of kind `Usage`: the URI is of another host.
     pub(crate) fn new(uri: &LibvirtUri) -> Result<Virsh, GuestError> {
         match uri.elsewhere() {
-            None => Ok(Virsh { uri: uri.to_string(), limit: LIMIT }),
+            None => Ok(Virsh { program: PROGRAM.into(), uri: uri.to_string(), limit: LIMIT }),
             Some((host, _)) => Err(GuestError::usage(format!(
                 "libvirt = \"{uri}\": machines are started on the host of their libvirt: set ssh = \"{host}\" for the node"
             ))),
@@ -78,7 +80,7 @@ impl Virsh {
 
     /// A `virsh` with these words, whose output is read. It dies with the calling thread.
     pub(crate) fn start(&self, words: &[&str]) -> Result<Child, VirshError> {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(&self.program);
         command
             .args(["-q", "-c", &self.uri])
             .args(words)
@@ -186,6 +188,30 @@ mod tests {
             Some("Failed to attach device from /dev/stdin; internal error: unable to open")
         );
         assert_eq!(words_of("\n"), None);
+    }
+
+    #[test]
+    fn a_virsh_that_is_slow_is_ended_and_one_that_is_killed_or_silent_is_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let stand_in = |lines: &str| {
+            let program = folder.path().join("virsh");
+            std::fs::write(&program, format!("#!/bin/sh\n{lines}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let virsh = Virsh { program, uri: "qemu:///system".into(), limit: Duration::from_millis(300) };
+            virsh.run(&["domstate", "x"], "")
+        };
+        let begun = Instant::now();
+        let slow = stand_in("exec sleep 60").unwrap_err();
+        assert!(matches!(slow, VirshError::Slow(_)) && begun.elapsed() < Duration::from_secs(30), "{slow}");
+        let killed = stand_in("echo half of; kill -9 $$").unwrap_err().to_string();
+        assert!(
+            killed.contains("virsh domstate ended (signal: 9") && killed.contains("did not say why"),
+            "{killed}"
+        );
+        let refused = stand_in("echo 'error: no such thing' >&2; exit 1").unwrap_err().to_string();
+        assert_eq!(refused, "no such thing");
+        assert_eq!(stand_in("echo running; echo \"$4\"").unwrap(), "running\ndomstate\n");
     }
 
     #[test]
