@@ -59,7 +59,12 @@ pub(crate) fn run() -> Result<(), String> {
     let more = More::default();
     spawn({
         let more = more.clone();
-        move || listen(&mut port, &connection, &answers, &more)
+        move || {
+            listen(&mut port, &connection, &answers, &more);
+            // A QEMU of the keeper's own ends with it; one that libvirt started may outlive both, and must not write on.
+            eprintln!("guest-init: the keeper of this machine is gone");
+            boot::power_off();
+        }
     })?;
     let mut child = start_worker(&Told { worker, since_start_ns }, &more)?;
     let ended = worker_ended(&mut child)?;

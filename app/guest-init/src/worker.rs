@@ -16,7 +16,7 @@ pub(crate) const TOLD_AT: &str = "LOADLINE_TOLD_AT";
 
 /// What the keeper said about the worker.
 pub(crate) struct Told {
-    /// `join`, `token`, `name`, `node` and `acceleration`.
+    /// `join`, `token`, `name`, `node` and `acceleration`; `libvirt` if that started the machine.
     pub(crate) worker: Value,
     /// How long ago the machine was started when that was said, nanoseconds.
     pub(crate) since_start_ns: u64,
@@ -80,6 +80,7 @@ fn options() -> Result<WorkerOptions, FleetError> {
             told_at: Nanos(told_at),
             since_start: Nanos(since_start),
             acceleration: word("acceleration")?,
+            libvirt: word("libvirt").ok(),
         }),
     })
 }

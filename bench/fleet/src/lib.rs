@@ -82,7 +82,7 @@ pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
     LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent, ssh_shell,
 };
-pub use loadline_guest::Machine;
+pub use loadline_guest::{LibvirtUri, Machine};
 pub use machine::run_worker_in_machine;
 pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;

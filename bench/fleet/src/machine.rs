@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loadline_guest::{
-    Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, Migrated,
+    Acceleration, Contents, Devices, GuestError, Hypervisor, Image, Kernel, Machine, MachineDisk, Migrated,
     NbdServer, Qemu, Remote, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
@@ -57,8 +57,8 @@ pub struct GuestFiles {
 impl GuestFiles {
     /// Finds QEMU, a kernel and the first program, and makes the image, or finds one that was made.
     pub fn find() -> Result<GuestFiles, FleetError> {
-        let (qemu, kernel, cache) = (Qemu::find()?, Kernel::find()?, cache_folder()?);
-        let image = Image::build(&kernel, &first_program(&cache)?, Contents::Worker, &cache)?;
+        let qemu = Qemu::find()?;
+        let (image, cache) = find_image()?;
         Ok(GuestFiles { qemu, image, cache })
     }
 
@@ -66,6 +66,13 @@ impl GuestFiles {
     pub fn acceleration(&self) -> Result<Acceleration, FleetError> {
         Ok(probe(&self.qemu, &self.image, &self.cache)?)
     }
+}
+
+/// Finds a kernel and the first program, and makes the image, or finds one that was made. Returns the folder of what is kept too.
+fn find_image() -> Result<(Image, PathBuf), FleetError> {
+    let (kernel, cache) = (Kernel::find()?, cache_folder()?);
+    let image = Image::build(&kernel, &first_program(&cache)?, Contents::Worker, &cache)?;
+    Ok((image, cache))
 }
 
 /// The folder in which images are kept: of the user's cache.
@@ -134,11 +141,13 @@ pub fn run_worker_in_machine(
     check_token(&options.token)?;
     machine.check()?;
     confine(&options)?;
-    let files = GuestFiles::find()?;
-    let acceleration = files.acceleration()?;
+    let hypervisor = Hypervisor::of(machine)?;
+    let (image, cache) = find_image()?;
+    let acceleration = hypervisor.acceleration(&image, &cache)?;
+    let name = options.name.clone().unwrap_or_else(|| format!("machine-{}", std::process::id()));
     let keeper = {
-        let _turn = turns::wait(&files.cache, TURN_LIMIT)?;
-        let mut keeper = Keeper::start(&files.qemu, machine, &files.image, acceleration)?;
+        let _turn = turns::wait(&cache, TURN_LIMIT)?;
+        let mut keeper = hypervisor.start(&name, machine, &image, acceleration)?;
         let took = keeper.booted(BOOT_LIMIT)?;
         tell(&format!(
             "the virtual machine has booted in {:.1} s ({})",
@@ -154,13 +163,13 @@ pub fn run_worker_in_machine(
         .name("orders".into())
         .spawn(move || take_orders(remote, place))
         .map_err(|e| FleetError::failed(format!("cannot start a thread for orders: {e}")))?;
-    let name = options.name.clone().unwrap_or_else(|| format!("machine-{}", keeper.process()));
     let worker = json!({
         "join": options.join,
         "token": options.token,
         "node": options.node.clone().unwrap_or_else(|| name.clone()),
         "name": name,
         "acceleration": acceleration.name(),
+        "libvirt": hypervisor.libvirt(),
     });
     let mut lender = Lender::default();
     let answer = move |question: Value, devices: &mut Devices| lender.answer(question, devices);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use loadline_base::units::ByteSize;
 use loadline_cgroup::Limits;
-use loadline_guest::Machine;
+use loadline_guest::{LibvirtUri, Machine};
 use loadline_load::Target;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,24 @@ impl NodeSpec {
     /// What its workers may use together.
     pub(crate) fn limits(&self) -> Limits {
         Limits { cores: self.cpu_limit, memory: self.memory_limit }
+    }
+
+    /// If its machines are of the libvirt of another host (`qemu+ssh`), makes the node that host: machines are started where their
+    /// libvirt is. `Usage`: the node is another host already.
+    pub fn move_to_libvirt(&mut self) -> Result<(), FleetError> {
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        let Some(elsewhere) = machine.libvirt.as_ref().and_then(LibvirtUri::elsewhere) else { return Ok(()) };
+        let (host, local) = elsewhere;
+        if let Some(ssh) = self.ssh.as_ref().filter(|ssh| **ssh != host) {
+            return Err(FleetError::usage(format!(
+                "node {}: ssh = \"{ssh}\", and its libvirt is on {host}: machines are started where their libvirt is. Write libvirt = \
+                 \"{local}\" for that of the node",
+                self.name
+            )));
+        }
+        self.ssh = Some(host);
+        machine.libvirt = Some(local);
+        Ok(())
     }
 
     /// Checks each node, and that their names differ. The error is of kind `Usage`.
@@ -107,6 +125,12 @@ impl NodeSpec {
         }
         if let Some(machine) = machine {
             machine.check().map_err(|e| FleetError::usage(format!("node {name}: machine: {e}")))?;
+            let limited = cpus.is_some() || cpu_limit.is_some() || memory_limit.is_some();
+            if machine.libvirt.is_some() && limited {
+                return Err(FleetError::usage(format!(
+                    "node {name}: cpus, cpu_limit and memory_limit do not hold for machines that libvirt starts: leave them out, or                      leave out libvirt"
+                )));
+            }
         }
         Ok(())
     }

@@ -98,6 +98,8 @@ pub struct Inside {
     pub since_start: Nanos,
     /// What runs the machine's instructions, in words.
     pub acceleration: String,
+    /// The version of the libvirt that started the machine, if one did.
+    pub libvirt: Option<String>,
 }
 
 /// A disk or a journal that is attached, in a job.
@@ -130,6 +132,7 @@ impl Outside {
         stream.set_write_timeout(Some(ANSWER_LIMIT))?;
         let facts = MachineFacts {
             acceleration: inside.acceleration.clone(),
+            libvirt: inside.libvirt.clone(),
             start_to_worker_ns: inside.since_start.0.saturating_add(Nanos::now().since(inside.told_at).0),
             start_to_first_io_ns: None,
             worker_bytes: None,

@@ -12,11 +12,12 @@ use crate::attach::Devices;
 use crate::control::{self, Ended, Frame, ToKeeper, ToMachine};
 use crate::error::GuestError;
 use crate::image::Image;
+use crate::libvirt::{Domain, Libvirt};
 use crate::machine::Machine;
 use crate::qemu::{Acceleration, Origin, Process, Qemu};
-use crate::qmp::Qmp;
 use crate::remote::Remote;
-use crate::running::{Out, Running, Said, locked};
+use crate::running::Running;
+use crate::shared::{Out, Said, Shared, locked};
 
 /// How long QEMU may take to be dead once its connection has ended, so that its death is named.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
@@ -32,7 +33,7 @@ const SEED: usize = 64;
 /// A machine that was started. Dropping it kills it; nothing of it stays.
 #[derive(Debug)]
 pub struct Keeper {
-    running: Arc<Running>,
+    shared: Arc<Shared>,
     started: Instant,
 }
 
@@ -52,36 +53,60 @@ impl Keeper {
             acceleration,
             shell: false,
         };
-        let mut process = Process::start(&origin, None)?;
+        let process = Process::start(&origin, None)?;
+        Keeper::of(Box::new(process), machine, Some(origin), started)
+    }
+
+    /// Starts a machine through libvirt, for the worker of this name. It ends with the calling thread.
+    pub fn start_by_libvirt(
+        libvirt: &Libvirt,
+        worker: &str,
+        machine: &Machine,
+        image: &Image,
+        acceleration: Acceleration,
+    ) -> Result<Keeper, GuestError> {
+        let started = Instant::now();
+        let domain = Domain::start(libvirt, worker, machine, image, acceleration)?;
+        Keeper::of(Box::new(domain), machine, None, started)
+    }
+
+    fn of(
+        mut running: Box<dyn Running>,
+        machine: &Machine,
+        origin: Option<Origin>,
+        started: Instant,
+    ) -> Result<Keeper, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the connection to QEMU: {e}"));
-        let orders = process.orders.try_clone().map_err(failed)?;
-        let qmp = Qmp::begin(orders).map_err(|error| died(&mut process, &error.to_string()))?;
-        let out = process.control.try_clone().map_err(failed)?;
-        let running = Running {
+        let bus = match running.bus() {
+            Ok(bus) => bus,
+            Err(error) => return Err(died(&mut *running, &error.to_string())),
+        };
+        let out = running.control().try_clone().map_err(failed)?;
+        let shared = Shared {
             origin,
-            process: Mutex::new(process),
-            devices: Mutex::new(Devices::new(qmp, machine.clone())),
+            running: Mutex::new(running),
+            devices: Mutex::new(Devices::new(bus, machine.clone())),
             out: Arc::new(Mutex::new(out)),
             continues: Mutex::new(None),
         };
-        Ok(Keeper { running: Arc::new(running), started })
+        Ok(Keeper { shared: Arc::new(shared), started })
     }
 
     /// Waits until the machine has booted, and returns how long after its start that was.
     pub fn booted(&mut self, limit: Duration) -> Result<Duration, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        let mut process = locked(&self.running.process);
-        process.control.set_read_timeout(Some(limit)).map_err(failed)?;
-        match control::read::<ToKeeper>(&mut &process.control) {
+        let mut running = locked(&self.shared.running);
+        running.control().set_read_timeout(Some(limit)).map_err(failed)?;
+        match control::read::<ToKeeper>(&mut running.control()) {
             Ok(Some(Frame::Message(ToKeeper::Hello))) => {}
-            Ok(None) => return Err(died(&mut process, "it ended while it booted")),
+            Ok(None) => return Err(died(&mut **running, "it ended while it booted")),
             Ok(Some(other)) => {
                 return Err(GuestError::failed(format!(
                     "the virtual machine began with {other:?}, and not with hello"
                 )));
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let words = process.last_words();
+                let words = running.last_words();
                 return Err(GuestError::failed(format!(
                     "the virtual machine did not report within {limit:?} of its start{}",
                     if words.is_empty() {
@@ -91,9 +116,10 @@ impl Keeper {
                     }
                 )));
             }
-            Err(e) => return Err(died(&mut process, &e.to_string())),
+            Err(e) => return Err(died(&mut **running, &e.to_string())),
         }
-        process.control.set_read_timeout(None).map_err(failed)?;
+        running.control().set_read_timeout(None).map_err(failed)?;
+        running.booted();
         Ok(self.started.elapsed())
     }
 
@@ -106,15 +132,15 @@ impl Keeper {
         answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
     ) -> Result<Ended, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the virtual machine's port: {e}"));
-        let out = Arc::clone(&self.running.out);
-        let stream = locked(&self.running.process).control.try_clone().map_err(failed)?;
-        let mut said = Said { stream, running: Arc::clone(&self.running) };
+        let out = Arc::clone(&self.shared.out);
+        let stream = locked(&self.shared.running).control().try_clone().map_err(failed)?;
+        let mut said = Said { stream, shared: Arc::clone(&self.shared) };
         let mut seed = vec![0; SEED];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut seed))
             .map_err(failed)?;
         let since_start_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let questions = answer_questions(Arc::clone(&self.running), answer).map_err(failed)?;
+        let questions = answer_questions(Arc::clone(&self.shared), answer).map_err(failed)?;
         let told = say(&out, &ToMachine::Start { worker, since_start_ns, seed });
         let mut connection: Option<(u32, TcpStream)> = None;
         let ended = told.and_then(|()| relay(&mut said, &out, &dial, &questions, &mut connection));
@@ -124,40 +150,34 @@ impl Keeper {
         }
         match ended {
             Ok(Some(ended)) => Ok(ended),
-            Ok(None) => Err(died(&mut locked(&self.running.process), "its connection ended")),
-            Err(e) => Err(died(&mut locked(&self.running.process), &e.to_string())),
+            Ok(None) => Err(died(&mut **locked(&self.shared.running), "its connection ended")),
+            Err(e) => Err(died(&mut **locked(&self.shared.running), &e.to_string())),
         }
     }
 
     /// The way to order something of the machine while it runs. To be had once.
     pub fn remote(&self) -> Result<Remote, GuestError> {
-        Remote::begin(Arc::clone(&self.running))
+        Remote::begin(Arc::clone(&self.shared))
     }
 
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
-        locked(&self.running.process).child.id()
+        locked(&self.shared.running).process()
     }
 }
 
 /// A keeper that is gone has no machine, whoever still has a way to it.
 impl Drop for Keeper {
     fn drop(&mut self) {
-        locked(&self.running.process).kill();
+        locked(&self.shared.running).end();
     }
 }
 
 /// The error of a machine that is no more, or makes no sense.
-fn died(process: &mut Process, why: &str) -> GuestError {
-    let limit = Instant::now() + DEATH_LIMIT;
-    let status = loop {
-        match process.child.try_wait() {
-            Ok(Some(status)) => break format!("QEMU has ended ({status})"),
-            Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
-            _ => break format!("QEMU still runs, and is killed ({why})"),
-        }
-    };
-    let words = process.last_words();
+fn died(running: &mut dyn Running, why: &str) -> GuestError {
+    let ended = running.ended(DEATH_LIMIT);
+    let status = ended.unwrap_or_else(|| format!("QEMU still runs, and is killed ({why})"));
+    let words = running.last_words();
     let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
     GuestError::failed(format!("the virtual machine is gone: {status}{said}"))
 }
@@ -229,14 +249,14 @@ fn connected(number: u32, out: &Out, dial: &impl Fn() -> io::Result<TcpStream>) 
 
 /// A thread that answers the worker's questions: one may take long, and its connection must not wait meanwhile.
 fn answer_questions(
-    running: Arc<Running>,
+    shared: Arc<Shared>,
     mut answer: impl FnMut(Value, &mut Devices) -> Value + Send + 'static,
 ) -> io::Result<mpsc::SyncSender<Value>> {
     let (questions, asked) = mpsc::sync_channel::<Value>(QUESTIONS);
     let work = move || {
         while let Ok(question) = asked.recv() {
-            let answer = answer(question, &mut locked(&running.devices));
-            if say(&running.out, &ToMachine::Answer(answer)).is_err() {
+            let answer = answer(question, &mut locked(&shared.devices));
+            if say(&shared.out, &ToMachine::Answer(answer)).is_err() {
                 return;
             }
         }

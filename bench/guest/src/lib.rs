@@ -1,7 +1,7 @@
 //! Virtual machines as workers of a fleet: a kernel, an image of one program, and disks.
 //!
 //! A machine needs no image that is downloaded, and leaves nothing behind: QEMU dies with its keeper, and talks to it by sockets that
-//! are in no folder.
+//! are in no folder, or until it has booted in one that is removed then (with libvirt).
 //!
 //! | module | idea |
 //! | --- | --- |
@@ -10,7 +10,11 @@
 //! | `cpio`, [`image`] | its first file system: one program |
 //! | [`cache`] | the folder of what is kept, which nobody else writes to |
 //! | [`qemu`], [`qmp`] | QEMU as a process, and orders to it |
-//! | [`attach`] | disks that come and go while the machine runs |
+//! | [`libvirt`] | libvirt, which starts it in place of us |
+//! | `running`, `words` | what both are to the keeper; what they printed last |
+//! | [`hypervisor`] | which of the two starts the machines of a host |
+//! | [`disk`] | a disk of a machine, and how QEMU opens it |
+//! | [`attach`], `bus` | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
@@ -21,29 +25,39 @@
 //! | [`room`] | how many machines the host has memory for |
 
 pub mod attach;
+mod bus;
 pub mod cache;
 pub mod control;
 mod cpio;
+pub mod disk;
 pub mod error;
+pub mod hypervisor;
 pub mod image;
 pub mod keeper;
 pub mod kernel;
+pub mod libvirt;
 pub mod machine;
 pub mod migration;
 mod modules;
+mod monitor;
 pub mod probe;
 pub mod qemu;
 pub mod qmp;
 pub mod remote;
 pub mod room;
 mod running;
+mod shared;
 pub mod turns;
+mod words;
 
-pub use attach::{Devices, MachineDisk, NbdServer};
+pub use attach::Devices;
+pub use disk::{MachineDisk, NbdServer};
 pub use error::{ErrorKind, GuestError};
+pub use hypervisor::Hypervisor;
 pub use image::{Contents, Image};
 pub use keeper::Keeper;
 pub use kernel::Kernel;
+pub use libvirt::{Libvirt, LibvirtUri};
 pub use machine::Machine;
 pub use migration::Migrated;
 pub use probe::probe;

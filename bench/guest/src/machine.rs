@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GuestError;
+use crate::libvirt::LibvirtUri;
 
 /// The least memory of a machine: its kernel, its worker, and some I/Os.
 const LEAST_MEMORY: ByteSize = ByteSize(96 << 20);
@@ -27,11 +28,15 @@ pub struct Machine {
     /// Whether each of its disks has a thread of its own in QEMU.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub iothread: bool,
+    /// The libvirt that starts it, such as `qemu:///system`, or `qemu+ssh://USER@HOST/system` of a host. Absent: QEMU as a process of
+    /// ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub libvirt: Option<LibvirtUri>,
 }
 
 impl Default for Machine {
     fn default() -> Machine {
-        Machine { cpus: 1, memory: ByteSize(128 << 20), queues: None, iothread: false }
+        Machine { cpus: 1, memory: ByteSize(128 << 20), queues: None, iothread: false, libvirt: None }
     }
 }
 

@@ -20,13 +20,16 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
 use serde_json::{Value, json};
 
-use crate::attach::{Devices, MachineDisk};
+use crate::attach::Devices;
 use crate::control::{self, ToMachine};
+use crate::disk::MachineDisk;
 use crate::error::GuestError;
-use crate::qemu::Process;
+use crate::monitor::Monitor;
+use crate::qemu::{Origin, Process};
 use crate::qmp::{Qmp, QmpError};
 use crate::remote::Remote;
-use crate::running::locked;
+use crate::running::Running;
+use crate::shared::locked;
 
 /// How long a machine's memory may take to be copied so far that the rest is copied while it stands still.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
@@ -100,11 +103,16 @@ impl Remote {
     /// destination died after the copy was whole.
     pub fn migrate(&mut self, disks: &[(MachineDisk, MachineDisk)]) -> Result<Migrated, GuestError> {
         let begun = Instant::now();
-        let running = self.running.clone();
+        let shared = self.shared.clone();
+        let Some(origin) = &shared.origin else {
+            return Err(failed(
+                &"libvirt has started it, and machines are migrated that are started without libvirt",
+            ));
+        };
         // Nothing comes and goes meanwhile.
-        let mut devices = locked(&running.devices);
+        let mut devices = locked(&shared.devices);
         let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
-        let mut destination = self.destination(&devices, theirs.into(), disks)?;
+        let mut destination = destination(origin, &devices, theirs.into(), disks)?;
         let downtime = match self.switch(&mut destination, ours) {
             Ok(downtime) => downtime,
             Err(stopped) => {
@@ -115,52 +123,29 @@ impl Remote {
                         error
                     }
                     Stopped::Gone(error) => {
-                        locked(&running.process).kill();
+                        locked(&shared.running).end();
                         error
                     }
                 });
             }
         };
-        let Destination { mut process, qmp, devices: new, memory } = destination;
-        self.qmp = qmp;
+        let Destination { process, qmp, devices: new, memory } = destination;
+        self.monitor = Monitor::Qmp(qmp);
         *devices = new;
         for (path, mut copy) in memory {
             devices.rename(&copy.path, &path, copy.file.take());
         }
-        std::mem::swap(&mut *locked(&running.process), &mut process);
-        // The source: only its end lets the reader go on.
-        drop(process);
+        let source = std::mem::replace(&mut *locked(&shared.running), Box::new(process));
+        // Only its end lets the reader go on.
+        drop(source);
         Ok(Migrated { downtime, took: begun.elapsed() })
-    }
-
-    /// Starts the other QEMU, with the same devices.
-    fn destination(
-        &self,
-        devices: &Devices,
-        stream: OwnedFd,
-        disks: &[(MachineDisk, MachineDisk)],
-    ) -> Result<Destination, GuestError> {
-        let mut process = Process::start(&self.running.origin, Some(stream))?;
-        let number = process.incoming.unwrap_or_default();
-        let memory = devices.shared_files().map(|(path, length)| Copy::of(path, length));
-        let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
-        let begin = |stream: io::Result<UnixStream>| {
-            let stream = stream.map_err(QmpError::Broken)?;
-            Qmp::begin(stream)
-        };
-        let mut qmp = begin(process.more_orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
-        let orders = begin(process.orders.try_clone()).map_err(|e| refused(&mut process, &e))?;
-        let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
-        let devices = devices.copied_to(orders, disks, &copies)?;
-        let ready = capable(&mut qmp, &["events"])
-            .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
-        ready.map_err(|e| refused(&mut process, &e))?;
-        Ok(Destination { process, qmp, devices, memory })
     }
 
     /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
     fn switch(&mut self, destination: &mut Destination, stream: UnixStream) -> Result<Duration, Stopped> {
-        let source = &mut self.qmp;
+        let Monitor::Qmp(source) = &mut self.monitor else {
+            return Err(Stopped::Here(failed(&"libvirt has started it")));
+        };
         let copied = capable(source, &["events", "pause-before-switchover"])
             .and_then(|()| {
                 let limits = json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": DOWNTIME_MS });
@@ -172,7 +157,7 @@ impl Remote {
         drop(stream);
         copied.map_err(|e| failed(&e))?;
         // It stands still. Whoever has something to say to it waits.
-        let mut out = locked(&self.running.out);
+        let mut out = locked(&self.shared.out);
         all_is_read(&out)?;
         let stopped = source.event_that(SWITCH_LIMIT, |event| event["event"] == "STOP");
         let stopped = stopped.and_then(|stopped| {
@@ -186,7 +171,7 @@ impl Remote {
         for (path, copy) in &destination.memory {
             copy.fill(path)?;
         }
-        let control = destination.process.control.try_clone().map_err(|e| failed(&e))?;
+        let control = destination.process.control().try_clone().map_err(|e| failed(&e))?;
         let next = control.try_clone().map_err(|e| failed(&e))?;
         exchange(&destination.memory)?;
         match destination.qmp.command("cont", json!({})) {
@@ -205,7 +190,7 @@ impl Remote {
         let continued = continued.map_err(|e| gone(refused(&mut destination.process, &e)))?;
         let downtime = moment(&continued).saturating_sub(stopped);
         *out = control;
-        *locked(&self.running.continues) = Some(next);
+        *locked(&self.shared.continues) = Some(next);
         let lost = u64::try_from(downtime.as_nanos()).unwrap_or(u64::MAX);
         control::say(&mut *out, &ToMachine::StoodStill(lost)).map_err(|e| gone(failed(&e)))?;
         Ok(downtime)
@@ -222,18 +207,41 @@ impl Remote {
                 )
             })
         };
+        let Monitor::Qmp(source) = &mut self.monitor else { return };
         // Each fails if there is nothing to do, or the machine is gone, which its reader says.
-        let _ = self.qmp.command("migrate_cancel", json!({}));
+        let _ = source.command("migrate_cancel", json!({}));
         let limit = Instant::now() + SWITCH_LIMIT;
-        while !is_over(&mut self.qmp) && Instant::now() < limit {
+        while !is_over(source) && Instant::now() < limit {
             thread::sleep(Duration::from_millis(5));
         }
         let is_stopped =
-            self.qmp.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
+            source.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
         if is_stopped {
-            let _ = self.qmp.command("cont", json!({}));
+            let _ = source.command("cont", json!({}));
         }
     }
+}
+
+/// Starts the other QEMU, with the same devices.
+fn destination(
+    origin: &Origin,
+    devices: &Devices,
+    stream: OwnedFd,
+    disks: &[(MachineDisk, MachineDisk)],
+) -> Result<Destination, GuestError> {
+    let mut process = Process::start(origin, Some(stream))?;
+    let number = process.incoming.unwrap_or_default();
+    let memory = devices.shared_files().map(|(path, length)| Copy::of(path, length));
+    let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
+    let qmp = process.monitor()?;
+    let Monitor::Qmp(mut qmp) = qmp else { unreachable!("it is a process of ours") };
+    let bus = process.bus().map_err(|e| refused(&mut process, &e))?;
+    let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
+    let devices = devices.copied_to(bus, disks, &copies)?;
+    let ready = capable(&mut qmp, &["events"])
+        .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
+    ready.map_err(|e| refused(&mut process, &e))?;
+    Ok(Destination { process, qmp, devices, memory })
 }
 
 impl Copy {

@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::error::GuestError;
 use crate::image::Image;
 use crate::keeper::Keeper;
+use crate::libvirt::Libvirt;
 use crate::machine::Machine;
 use crate::qemu::{Acceleration, Qemu};
 
@@ -22,28 +23,50 @@ pub fn probe(qemu: &Qemu, image: &Image, cache: &Path) -> Result<Acceleration, G
     if File::options().read(true).write(true).open(KVM).is_err() {
         return Ok(Acceleration::Software);
     }
+    let key = format!("QEMU {}.{}", qemu.version.0, qemu.version.1);
+    let start = || Keeper::start(qemu, &Machine::default(), image, Acceleration::Hardware);
+    kept_or_tried(&key, image, &cache.join("acceleration"), start)
+}
+
+/// The same of machines that libvirt starts, whose user may open other devices than we may.
+pub fn probe_libvirt(libvirt: &Libvirt, image: &Image, cache: &Path) -> Result<Acceleration, GuestError> {
+    if !Path::new(KVM).exists() {
+        return Ok(Acceleration::Software);
+    }
+    let key = format!("libvirt {} {} {}", libvirt.uri(), libvirt.version, libvirt.qemu);
+    let start = || {
+        let worker = format!("probe-{}", std::process::id());
+        Keeper::start_by_libvirt(libvirt, &worker, &Machine::default(), image, Acceleration::Hardware)
+    };
+    kept_or_tried(&key, image, &cache.join("acceleration-libvirt"), start)
+}
+
+fn kept_or_tried(
+    key: &str,
+    image: &Image,
+    path: &Path,
+    start: impl FnOnce() -> Result<Keeper, GuestError>,
+) -> Result<Acceleration, GuestError> {
     let failed = |e: std::io::Error| {
-        GuestError::usage(format!("what was found of {KVM} cannot be kept in {}: {e}", cache.display()))
+        GuestError::usage(format!("what was found of {KVM} cannot be kept in {}: {e}", path.display()))
     };
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let path = cache.join("acceleration");
-    fs::create_dir_all(cache).map_err(failed)?;
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
     let file =
-        File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
     let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| failed(e.into()))?;
-    let kept = fs::read_to_string(&path).unwrap_or_default();
+    let kept = fs::read_to_string(path).unwrap_or_default();
     let image_name = image.archive.file_name().unwrap_or_default().to_string_lossy();
-    let key = format!("{} QEMU {}.{} {image_name}\n", boot.trim(), qemu.version.0, qemu.version.1);
+    let key = format!("{} {key} {image_name}\n", boot.trim());
     if let Some(found) = kept.strip_prefix(&key) {
         return Ok(if found == "hardware" { Acceleration::Hardware } else { Acceleration::Software });
     }
-    let booted = Keeper::start(qemu, &Machine::default(), image, Acceleration::Hardware)
-        .and_then(|mut keeper| keeper.booted(LIMIT));
+    let booted = start().and_then(|mut keeper| keeper.booted(LIMIT));
     let (found, word) = match booted {
         Ok(_) => (Acceleration::Hardware, "hardware"),
         Err(_) => (Acceleration::Software, "software"),
     };
-    fs::write(&path, format!("{key}{word}")).map_err(failed)?;
+    fs::write(path, format!("{key}{word}")).map_err(failed)?;
     drop(file);
     Ok(found)
 }

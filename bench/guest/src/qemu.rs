@@ -1,31 +1,28 @@
 //! QEMU as a process: found, checked, started. It dies with the thread that started it, and leaves nothing on any disk: its connections
 //! are sockets that it inherits.
 
-use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 
+use crate::bus::{Bus, QemuBus};
 use crate::control::PORT;
 use crate::error::GuestError;
 use crate::image::Image;
 use crate::machine::Machine;
+use crate::monitor::Monitor;
+use crate::qmp::{Qmp, QmpError};
+use crate::running::Running;
+use crate::words::Words;
 
 /// The oldest QEMU that has what is used here: memory of a memfd for vhost-user, and connections by inherited sockets.
 const OLDEST: (u32, u32) = (5, 2);
-/// How many bytes of what QEMU and the console of the machine print are kept: a kernel that panics prints many lines after its reason.
-const LAST_WORDS: usize = 64 << 10;
-/// How many lines of them an error has.
-const LAST_LINES: usize = 3;
-/// How long it may take to read what a QEMU printed that has ended.
-const WORDS_LIMIT: Duration = Duration::from_secs(1);
 
 /// What runs a machine's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,15 +90,13 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
 /// A running QEMU, and our ends of its connections. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(crate) child: Child,
-    pub(crate) control: UnixStream,
-    pub(crate) orders: UnixStream,
-    pub(crate) more_orders: UnixStream,
+    child: Child,
+    control: UnixStream,
+    orders: UnixStream,
+    more_orders: UnixStream,
     /// The number that `incoming` has in QEMU.
     pub(crate) incoming: Option<RawFd>,
-    words: Arc<Mutex<Vec<u8>>>,
-    /// The threads that read the words; each ends with its output.
-    readers: Vec<JoinHandle<()>>,
+    words: Words,
 }
 
 /// What a machine is started from.
@@ -159,65 +154,80 @@ impl Process {
         }
         let mut child = command.spawn().map_err(|e| failed(&e))?;
         drop(inherited);
-        let words = Arc::default();
-        let mut readers = Vec::new();
-        let outputs = [
-            child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-            child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-        ];
-        for output in outputs.into_iter().flatten() {
-            let kept = Arc::clone(&words);
-            let keep = move || keep_last_words(output, &kept);
-            let reader = thread::Builder::new().name("console".into()).spawn(keep);
-            readers.push(reader.map_err(|e| failed(&e))?);
+        let mut words = Words::default();
+        if let Some(output) = child.stdout.take() {
+            words.read(output).map_err(|e| failed(&e))?;
         }
-        Ok(Process { child, control, orders, more_orders, incoming: numbers.get(3).copied(), words, readers })
-    }
-
-    /// What the console and QEMU printed last, at most [`LAST_LINES`] lines. If QEMU has ended, that is all that it printed.
-    pub(crate) fn last_words(&mut self) -> String {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            let limit = Instant::now() + WORDS_LIMIT;
-            while !self.readers.iter().all(JoinHandle::is_finished) && Instant::now() < limit {
-                thread::sleep(Duration::from_millis(2));
-            }
+        if let Some(output) = child.stderr.take() {
+            words.read(output).map_err(|e| failed(&e))?;
         }
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        last_lines(&String::from_utf8_lossy(&words))
+        Ok(Process { child, control, orders, more_orders, incoming: numbers.get(3).copied(), words })
     }
 }
 
-impl Process {
-    /// Kills it, and waits until it is gone.
-    pub(crate) fn kill(&mut self) {
+impl Running for Process {
+    fn control(&self) -> &UnixStream {
+        &self.control
+    }
+
+    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
+        let orders = self.orders.try_clone().map_err(QmpError::Broken)?;
+        Ok(Box::new(QemuBus::new(Qmp::begin(orders)?)))
+    }
+
+    fn monitor(&self) -> Result<Monitor, GuestError> {
+        let failed = |e: &dyn std::fmt::Display| {
+            GuestError::failed(format!("the virtual machine takes no orders: {e}"))
+        };
+        let stream = self.more_orders.try_clone().map_err(|e| failed(&e))?;
+        Ok(Monitor::Qmp(Qmp::begin(stream).map_err(|e| failed(&e))?))
+    }
+
+    fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ended(&mut self, limit: Duration) -> Option<String> {
+        let limit = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(format!("QEMU has ended ({status})")),
+                Ok(None) if Instant::now() < limit => thread::sleep(Duration::from_millis(10)),
+                _ => return None,
+            }
+        }
+    }
+
+    fn end(&mut self) {
         // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// If QEMU has ended, that is of all that it printed.
+    fn last_words(&mut self) -> String {
+        let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        self.words.last(ended)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
+        self.end();
     }
 }
 
-fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // A kernel that panics says why in one line. What follows is for its makers; what its first process said is before it.
-    let panic = lines.iter().position(|line| line.contains("Kernel panic"));
-    let end = panic.map_or(lines.len(), |panic| panic + 1);
-    lines[end.saturating_sub(LAST_LINES)..end].join(" | ")
+/// The board of a machine of this architecture, and the name of its console.
+pub(crate) fn board() -> (&'static str, &'static str) {
+    match std::env::consts::ARCH {
+        "x86_64" => ("pc", "ttyS0"),
+        _ => ("virt", "ttyAMA0"),
+    }
 }
 
-fn keep_last_words(mut output: Box<dyn Read + Send>, kept: &Mutex<Vec<u8>>) {
-    let mut bytes = [0; 1024];
-    while let Ok(read @ 1..) = output.read(&mut bytes) {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend_from_slice(&bytes[..read]);
-        let surplus = kept.len().saturating_sub(LAST_WORDS);
-        kept.drain(..surplus);
-    }
+/// What a machine's kernel is started with.
+pub(crate) fn kernel_line(console: &str) -> String {
+    format!("console={console} quiet panic=-1 unknown_nmi_panic random.trust_cpu=on")
 }
 
 /// Under software QEMU 7.2 forgets writes of a machine that is migrated, unless its memory is no multiple of 256 KiB: a shortcut of its dirty
@@ -232,15 +242,12 @@ fn arguments(origin: &Origin, [control, orders, more_orders]: [RawFd; 3]) -> Vec
         (Acceleration::Software, "x86_64") => ("tcg", "qemu64"),
         (Acceleration::Software, _) => ("tcg", "max"),
     };
-    let (board, console) = match std::env::consts::ARCH {
-        "x86_64" => ("pc", "ttyS0"),
-        _ => ("virt", "ttyAMA0"),
-    };
+    let (board, console) = board();
     let memory = match acceleration {
         Acceleration::Hardware => machine.memory.0,
         Acceleration::Software => machine.memory.0 + ODD_MEMORY,
     };
-    let mut kernel = format!("console={console} quiet panic=-1 unknown_nmi_panic random.trust_cpu=on");
+    let mut kernel = kernel_line(console);
     if *shell {
         kernel += " loadline.shell";
     }
@@ -280,16 +287,6 @@ mod tests {
         assert_eq!(version_in("QEMU emulator version 7.2.22 (Debian 1:7.2)"), Some((7, 2)));
         assert_eq!(version_in("QEMU emulator version 10.0.0"), Some((10, 0)));
         assert_eq!(version_in("busybox"), None);
-    }
-
-    #[test]
-    fn last_lines_end_with_the_panic_of_a_kernel_and_begin_before_it() {
-        assert_eq!(last_lines("1\n\n2\r\n3\n4\n"), "2 | 3 | 4");
-        assert_eq!(
-            last_lines("1\n2\n3\n[ 2.0] Kernel panic: why\nCPU: 0\nCall Trace:\n"),
-            "2 | 3 | [ 2.0] Kernel panic: why"
-        );
-        assert_eq!(last_lines(""), "");
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::error::GuestError;
-use crate::qmp::{Qmp, QmpError};
-use crate::running::{Running, locked};
+use crate::monitor::Monitor;
+use crate::qmp::QmpError;
+use crate::shared::{Shared, locked};
 
 /// An order about a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,23 +29,14 @@ pub enum MachineOrder {
 /// The way to a running machine.
 #[derive(Debug)]
 pub struct Remote {
-    pub(crate) running: Arc<Running>,
-    pub(crate) qmp: Qmp,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) monitor: Monitor,
 }
 
 impl Remote {
-    pub(crate) fn begin(running: Arc<Running>) -> Result<Remote, GuestError> {
-        let failed = |e: &dyn std::fmt::Display| {
-            GuestError::failed(format!("the virtual machine takes no orders: {e}"))
-        };
-        let stream = locked(&running.process).more_orders.try_clone().map_err(|e| failed(&e))?;
-        let qmp = Qmp::begin(stream).map_err(|e| failed(&e))?;
-        Ok(Remote { running, qmp })
-    }
-
-    fn process(&self) -> Pid {
-        // Linux has no process ids beyond 2^22.
-        Pid::from_raw(locked(&self.running.process).child.id() as i32)
+    pub(crate) fn begin(shared: Arc<Shared>) -> Result<Remote, GuestError> {
+        let monitor = locked(&shared.running).monitor()?;
+        Ok(Remote { shared, monitor })
     }
 
     /// Carries out an order, and returns when that is done: a machine that is paused goes on then.
@@ -54,13 +45,18 @@ impl Remote {
             GuestError::failed(format!("the virtual machine does not take the order {order:?}: {e}"))
         };
         match order {
-            MachineOrder::Crash => self.qmp.command("inject-nmi", json!({})).map(drop).map_err(failed),
+            MachineOrder::Crash => self.monitor.crash().map_err(failed),
             MachineOrder::Pause { ms } => {
                 // Not by QEMU's own `stop`: with it the machine's clock stands still too, and the machine never learns of the pause.
-                let process = self.process();
-                kill(process, Signal::SIGSTOP).map_err(|e| failed(QmpError::Refused(e.desc().into())))?;
+                let process = locked(&self.shared.running).process();
+                if !self.monitor.is_of(process) {
+                    return Err(failed(QmpError::Refused("it has ended".into())));
+                }
+                // Linux has no process ids beyond 2^22.
+                let process = Pid::from_raw(process as i32);
+                kill(process, Signal::SIGSTOP).map_err(|e| failed(self.monitor.refused(e)))?;
                 thread::sleep(Duration::from_millis(ms));
-                kill(process, Signal::SIGCONT).map_err(|e| failed(QmpError::Refused(e.desc().into())))
+                kill(process, Signal::SIGCONT).map_err(|e| failed(self.monitor.refused(e)))
             }
         }
     }

@@ -1,46 +1,37 @@
-//! What runs a machine at present, for the threads of its keeper.
+//! The contract of a running machine, whatever started it.
 
-use std::io::{self, Read};
+use std::fmt::Debug;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::attach::Devices;
-use crate::qemu::{Origin, Process};
+use crate::bus::Bus;
+use crate::error::GuestError;
+use crate::monitor::Monitor;
+use crate::qmp::QmpError;
 
-/// Our end of the machine's serial port, for several threads.
-pub(crate) type Out = Arc<Mutex<UnixStream>>;
+/// A machine that was started. Dropping it ends the machine, and leaves nothing of it.
+pub(crate) trait Running: Debug + Send {
+    /// Our end of the machine's serial port.
+    fn control(&self) -> &UnixStream;
 
-/// What runs the machine at present: once the machine was migrated, that is another QEMU.
-#[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) origin: Origin,
-    pub(crate) process: Mutex<Process>,
-    pub(crate) devices: Mutex<Devices>,
-    pub(crate) out: Out,
-    /// What the machine says after the present QEMU has ended.
-    pub(crate) continues: Mutex<Option<UnixStream>>,
-}
+    /// The way to attach its devices. Called once.
+    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError>;
 
-/// What a thread that panicked has left is as whole as what an error leaves.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+    /// The way to order something of the machine while it runs. Called once.
+    fn monitor(&self) -> Result<Monitor, GuestError>;
 
-/// What the machine says, whichever QEMU runs it.
-pub(crate) struct Said {
-    pub(crate) stream: UnixStream,
-    pub(crate) running: Arc<Running>,
-}
+    /// The process id of QEMU.
+    fn process(&self) -> u32;
 
-impl Read for Said {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let read = self.stream.read(bytes)?;
-            let next = if read == 0 { locked(&self.running.continues).take() } else { None };
-            match next {
-                Some(next) => self.stream = next,
-                None => return Ok(read),
-            }
-        }
-    }
+    /// How it ended, in words; `None`: it has not within `limit`.
+    fn ended(&mut self, limit: Duration) -> Option<String>;
+
+    /// What its console, and what started it, printed last: a few lines in one, or nothing.
+    fn last_words(&mut self) -> String;
+
+    /// Ends it at once, and waits until it is gone.
+    fn end(&mut self);
+
+    /// The machine has booted: what it was started from is not needed any more.
+    fn booted(&mut self) {}
 }

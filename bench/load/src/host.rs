@@ -44,6 +44,9 @@ pub struct Inventory {
 pub struct MachineFacts {
     /// What runs its instructions, such as `KVM` or `TCG` (software).
     pub acceleration: String,
+    /// The version of the libvirt that started it; missing: QEMU was started without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libvirt: Option<String>,
     /// From the start of the machine until its worker was ready, nanoseconds.
     pub start_to_worker_ns: u64,
     /// From the start of the machine until its first I/O, without the time that the worker waited for an order, nanoseconds; `null`:

@@ -15,6 +15,9 @@ pub struct MachineStart {
     pub step: u32,
     /// What runs its instructions, such as `KVM` or `TCG (software)`.
     pub acceleration: String,
+    /// The version of the libvirt that started it; missing: QEMU was started without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libvirt: Option<String>,
     /// From its start until its worker was ready, seconds.
     pub start_to_worker_s: f64,
     /// From its start until its first I/O, without the time that its worker waited for an order, seconds.
@@ -32,6 +35,7 @@ pub(crate) fn add(starts: &mut Vec<MachineStart>, result: &StepResult) {
             host: name.clone(),
             step: result.step.number,
             acceleration: machine.acceleration.clone(),
+            libvirt: machine.libvirt.clone(),
             start_to_worker_s: seconds(machine.start_to_worker_ns),
             start_to_first_io_s: machine.start_to_first_io_ns.map(seconds),
             worker_bytes: machine.worker_bytes,
@@ -53,6 +57,13 @@ pub(crate) fn sentence(starts: &[MachineStart]) -> Option<String> {
     let mut kinds: Vec<&str> = starts.iter().map(|start| start.acceleration.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
+    let mut versions: Vec<&str> = starts.iter().filter_map(|start| start.libvirt.as_deref()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let started_by = match versions.as_slice() {
+        [] => String::new(),
+        versions => format!(", started by libvirt {}", versions.join(" and ")),
+    };
     let (least, most) = (first_ios.first()?, first_ios.last()?);
     let time = |seconds: f64| latency(seconds * 1e6);
     let took = match first_ios.len() {
@@ -69,7 +80,7 @@ pub(crate) fn sentence(starts: &[MachineStart]) -> Option<String> {
         false => "",
     };
     Some(format!(
-        "The workers were {} virtual machine{} run by {}; from the start of a machine to its first I/O: {took}{again}{warning}",
+        "The workers were {} virtual machine{} run by {}{started_by}; from the start of a machine to its first I/O: {took}{again}{warning}",
         hosts.len(),
         if hosts.len() == 1 { "" } else { "s" },
         kinds.join(" and ")
@@ -85,6 +96,7 @@ mod tests {
             host: host.into(),
             step: 1,
             acceleration: kind.into(),
+            libvirt: None,
             start_to_worker_s: 0.25,
             start_to_first_io_s: Some(first_io),
             worker_bytes: None,
@@ -99,6 +111,9 @@ mod tests {
             one,
             "The workers were 1 virtual machine run by KVM; from the start of a machine to its first I/O: 500.00 ms"
         );
+        let by_libvirt = MachineStart { libvirt: Some("9.0.0".into()), ..start("a", "KVM", 0.5) };
+        let more = sentence(&[by_libvirt]).unwrap();
+        assert!(more.contains("run by KVM, started by libvirt 9.0.0; from"), "{more}");
         let starts = [
             start("a", "TCG (software)", 3.0),
             start("b", "TCG (software)", 4.0),

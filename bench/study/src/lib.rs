@@ -5,6 +5,7 @@
 //! | [`mod@file`] | the study file, as it is written |
 //! | [`read`] | its text, read with messages that say line, column and what was probably meant |
 //! | [`mod@fleet`] | its fleet, resolved from the options of the file |
+//! | `libvirt_hosts` | nodes whose machines the libvirt of another host starts |
 //! | [`profiles`], [`axes`] | its loads as they are written: tables, and the values that they are measured with |
 //! | [`point`], [`points`] | which loads it measures |
 //! | [`goals`], [`criterion`], [`success`] | what it is to find out: load line, capacity, ceilings, decisions |
@@ -56,6 +57,7 @@ pub mod inventory;
 mod jobs;
 pub mod json_schema;
 pub mod left;
+mod libvirt_hosts;
 pub mod limit;
 mod limited_volumes;
 mod links;

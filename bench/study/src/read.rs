@@ -53,8 +53,11 @@ fn add_hosts(study: &mut Study, folder: &Path) -> Result<(), StudyError> {
 
 /// Reads a study from text; `origin` is what messages call the file.
 pub fn parse(origin: &str, text: &str) -> Result<Study, StudyError> {
-    let error = match toml::from_str(text) {
-        Ok(study) => return Ok(study),
+    let error = match toml::from_str::<Study>(text) {
+        Ok(mut study) => {
+            let moved = study.fleet.move_to_libvirt();
+            return moved.map(|()| study).map_err(|e| StudyError::usage(format!("{origin}: {}", e.message)));
+        }
         Err(error) => error,
     };
     let line = error.span().map(|span| line_at(text, span.start).1).unwrap_or_default();

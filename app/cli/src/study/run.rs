@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use loadline_base::units::ByteSize;
 use loadline_console::following::Place;
-use loadline_fleet::{check_token, or_stop};
+use loadline_fleet::{LibvirtUri, check_token, or_stop};
 use loadline_report::baseline::git::commit_of;
 use loadline_report::{Report, json, write};
 use loadline_study::check::{PlanCheck, RunPlace, check, human};
@@ -52,6 +52,7 @@ const TICK: Duration = Duration::from_millis(50);
     loadline run --resume runs/files-20260131-120000\n  \
     loadline run study.toml --console           with a page that shows the run while it runs\n  \
     loadline run studies/quick.toml --fleet vm  each worker is a virtual machine\n  \
+    loadline run studies/quick.toml --fleet libvirt   the same, started by the libvirt of this machine\n  \
     loadline run study.toml --baseline main     compare with the pinned result, and keep this run\n  \
     loadline run study.toml --baseline main --compare-only --junit run.xml --markdown run.md\n\n\
     Exit codes: 0 done; 1 the run failed; 2 usage or configuration; 3 done, with findings that make\n\
@@ -76,8 +77,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
     /// What each worker is, whatever the study says: a process, or a virtual machine. The machine is as large as the study's fleet
-    /// says, or has 1 CPU and 128MiB. A run that is continued keeps it.
-    #[arg(long, value_name = "KIND", value_enum, conflicts_with = "resume")]
+    /// says, or has 1 CPU and 128MiB. A run that is continued keeps it. One of: process; vm (a virtual machine, by QEMU or as the study
+    /// says); libvirt (a virtual machine that libvirt starts, at qemu:///system); libvirt:URI (the same at qemu:///session, or at
+    /// qemu+ssh://USER@HOST/system of a host).
+    #[arg(long, value_name = "KIND", value_parser = WorkerKind::parse, conflicts_with = "resume")]
     fleet: Option<WorkerKind>,
     /// Keep the files, and the volumes in a cluster, that the run made after the run is finished.
     #[arg(long)]
@@ -107,19 +110,43 @@ pub(crate) struct Args {
 }
 
 /// What a worker is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum WorkerKind {
     /// A process.
     Process,
     /// A virtual machine.
     Vm,
+    /// A virtual machine that this libvirt starts.
+    Libvirt(LibvirtUri),
 }
 
 impl WorkerKind {
+    fn parse(text: &str) -> Result<WorkerKind, String> {
+        match text {
+            "process" => Ok(WorkerKind::Process),
+            "vm" => Ok(WorkerKind::Vm),
+            "libvirt" => Ok(WorkerKind::Libvirt(LibvirtUri::system())),
+            _ => match text.strip_prefix("libvirt:") {
+                Some(uri) => LibvirtUri::parse(uri).map(WorkerKind::Libvirt).map_err(|e| e.message),
+                None => Err("workers are process, vm, libvirt or libvirt:URI".into()),
+            },
+        }
+    }
+
     /// Changes the fleet of a study: its workers are of this kind.
-    fn apply(self, study: &mut Study) {
+    fn apply(&self, study: &mut Study) -> Result<(), StudyError> {
         let fleet = &mut study.fleet;
         match self {
+            WorkerKind::Libvirt(uri) => {
+                let machine = fleet.machine.get_or_insert_default();
+                if fleet.node.is_empty() {
+                    machine.libvirt = Some(uri.clone());
+                }
+                for node in &mut fleet.node {
+                    node.machine.get_or_insert_with(|| machine.clone()).libvirt = Some(uri.clone());
+                }
+                fleet.move_to_libvirt()?;
+            }
             WorkerKind::Vm => {
                 fleet.machine.get_or_insert_default();
             }
@@ -128,6 +155,7 @@ impl WorkerKind {
                 fleet.node.iter_mut().for_each(|node| node.machine = None);
             }
         }
+        Ok(())
     }
 }
 
@@ -225,8 +253,8 @@ fn begun(
     };
     let named =
         |e: StudyError| StudyError { message: format!("study {}: {}", path.display(), e.message), ..e };
-    if let Some(kind) = args.fleet {
-        kind.apply(&mut study);
+    if let Some(kind) = &args.fleet {
+        kind.apply(&mut study)?;
     }
     let plan = Plan::of(&study).map_err(named)?;
     gate.map_or(Ok(()), |gate| gate.check_study(&study, &plan))?;

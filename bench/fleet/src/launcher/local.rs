@@ -80,11 +80,12 @@ impl FleetKind for LocalProcesses {
             1 => format!("1 {what}"),
             more => format!("{more} {what}s"),
         };
-        let what = match self.nodes.iter().any(|node| node.machine.is_some()) {
-            true => "virtual machine",
-            false => "worker",
-        };
-        format!("{} × {}", counted(self.nodes.len(), "node"), counted(self.workers_per_node as usize, what))
+        let machines = || self.nodes.iter().filter_map(|node| node.machine.as_ref());
+        let what = if machines().next().is_some() { "virtual machine" } else { "worker" };
+        let by =
+            if machines().any(|machine| machine.libvirt.is_some()) { ", started by libvirt" } else { "" };
+        let workers = counted(self.workers_per_node as usize, what);
+        format!("{} × {workers}{by}", counted(self.nodes.len(), "node"))
     }
 
     fn runs_here(&self) -> bool {

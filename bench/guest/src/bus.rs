@@ -1,0 +1,154 @@
+//! The bus of a machine, where devices are plugged in and out; and that of a QEMU whose orders we have.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::disk::MachineDisk;
+use crate::machine::Machine;
+use crate::qmp::{Qmp, QmpError};
+
+/// What an attached device is made of: what is taken away after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    Block,
+    Socket,
+    Memory,
+}
+
+/// Where the devices of one machine are plugged in. A place is the number of a slot of its PCI bus.
+pub(crate) trait Bus: Debug + Send {
+    /// Plugs a disk in. After an error nothing of it is left.
+    fn add_disk(
+        &mut self,
+        place: u8,
+        disk: &MachineDisk,
+        writable: bool,
+        machine: &Machine,
+    ) -> Result<Behind, QmpError>;
+
+    /// Takes a disk out, and what is behind it, within `limit`: after that the error is [`QmpError::Broken`], of kind `TimedOut`.
+    fn remove_disk(
+        &mut self,
+        place: u8,
+        behind: Behind,
+        machine: &Machine,
+        limit: Duration,
+    ) -> Result<(), QmpError>;
+
+    /// QEMU's own answer to a command.
+    fn command(&mut self, name: &str, arguments: Value) -> Result<Value, QmpError>;
+
+    /// Waits until QEMU has taken a device out that `device_del` named.
+    fn device_is_gone(&mut self, device: &str, limit: Duration) -> Result<(), QmpError>;
+
+    /// Sees to it that QEMU may open this file, which is ours, for reading and writing.
+    fn let_in(&mut self, _path: &Path) -> Result<(), QmpError> {
+        Ok(())
+    }
+}
+
+/// The bus of a QEMU that is a process of ours.
+#[derive(Debug)]
+pub(crate) struct QemuBus {
+    qmp: Qmp,
+}
+
+impl QemuBus {
+    pub(crate) fn new(qmp: Qmp) -> QemuBus {
+        QemuBus { qmp }
+    }
+
+    /// A disk with a thread of its own has one for as long as it is there.
+    fn with_thread(
+        &mut self,
+        place: u8,
+        behind: Behind,
+        machine: &Machine,
+        device: &mut Value,
+    ) -> Result<(), QmpError> {
+        if !machine.iothread || behind != Behind::Block {
+            return Ok(());
+        }
+        let id = format!("thread{place}");
+        device["iothread"] = id.clone().into();
+        self.qmp.command("object-add", json!({ "qom-type": "iothread", "id": id })).map(drop)
+    }
+
+    fn remove(&mut self, place: u8, behind: Behind, machine: &Machine) -> Result<(), QmpError> {
+        let node = format!("node{place}");
+        if machine.iothread && behind == Behind::Block {
+            // It is not there if the disk failed before.
+            let _ = self.qmp.command("object-del", json!({ "id": format!("thread{place}") }));
+        }
+        match behind {
+            Behind::Block => self.qmp.command("blockdev-del", json!({ "node-name": node })),
+            Behind::Socket => self.qmp.command("chardev-remove", json!({ "id": node })),
+            Behind::Memory => self.qmp.command("object-del", json!({ "id": node })),
+        }
+        .map(drop)
+    }
+}
+
+impl Bus for QemuBus {
+    fn add_disk(
+        &mut self,
+        place: u8,
+        disk: &MachineDisk,
+        writable: bool,
+        machine: &Machine,
+    ) -> Result<Behind, QmpError> {
+        let node = format!("node{place}");
+        let mut device = json!({ "id": format!("device{place}"), "addr": format!("{place:#x}") });
+        let behind = if let MachineDisk::VhostUser(path) = disk {
+            let socket = json!({ "id": node, "backend": { "type": "socket", "data": {
+                "addr": { "type": "unix", "data": { "path": path } }, "server": false, "reconnect": 1 } } });
+            self.qmp.command("chardev-add", socket)?;
+            device["driver"] = "vhost-user-blk-pci".into();
+            device["chardev"] = node.into();
+            device["num-queues"] = machine.queues.unwrap_or(1).into();
+            Behind::Socket
+        } else {
+            let mut block = disk.block();
+            (block["node-name"], block["read-only"]) = (node.clone().into(), (!writable).into());
+            self.qmp.command("blockdev-add", block)?;
+            device["driver"] = "virtio-blk-pci".into();
+            device["drive"] = node.into();
+            device["num-queues"] = machine.queues.unwrap_or(1).into();
+            Behind::Block
+        };
+        let added = self.with_thread(place, behind, machine, &mut device);
+        let added = added.and_then(|()| self.qmp.command("device_add", device));
+        match added {
+            Ok(_) => Ok(behind),
+            Err(error) => {
+                // The error says more than what follows from it.
+                let _ = self.remove(place, behind, machine);
+                Err(error)
+            }
+        }
+    }
+
+    fn remove_disk(
+        &mut self,
+        place: u8,
+        behind: Behind,
+        machine: &Machine,
+        limit: Duration,
+    ) -> Result<(), QmpError> {
+        let device = format!("device{place}");
+        self.qmp.command("device_del", json!({ "id": device }))?;
+        self.device_is_gone(&device, limit)?;
+        self.remove(place, behind, machine)
+    }
+
+    fn command(&mut self, name: &str, arguments: Value) -> Result<Value, QmpError> {
+        self.qmp.command(name, arguments)
+    }
+
+    fn device_is_gone(&mut self, device: &str, limit: Duration) -> Result<(), QmpError> {
+        self.qmp.event("DEVICE_DELETED", "device", device, limit).map(drop)
+    }
+}
