@@ -229,11 +229,11 @@ fn destination(
     stream: OwnedFd,
     disks: &[(MachineDisk, MachineDisk)],
 ) -> Result<Destination, GuestError> {
-    let mut process = Process::start(origin, Some(stream))?;
+    let mut process = Process::start(origin, Some(stream)).map_err(|e| failed(&e))?;
     let number = process.incoming.unwrap_or_default();
     let memory = devices.shared_files().map(|(path, length)| Copy::of(path, length));
     let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
-    let qmp = process.monitor()?;
+    let qmp = process.monitor().map_err(|e| failed(&e))?;
     let Monitor::Qmp(mut qmp) = qmp else { unreachable!("it is a process of ours") };
     let bus = process.bus().map_err(|e| refused(&mut process, &e))?;
     let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
