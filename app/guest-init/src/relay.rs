@@ -158,7 +158,10 @@ fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value
                     return;
                 }
             }
-            Ok(Some(Frame::Message(ToMachine::Start { .. }))) => {}
+            // These are of a machine's beginning, and of sessions.
+            Ok(Some(Frame::Message(
+                ToMachine::Start { .. } | ToMachine::Session(_) | ToMachine::Resize(_) | ToMachine::End,
+            ))) => {}
             Ok(None) | Err(_) => return,
         }
     }

@@ -242,8 +242,8 @@ impl Lender {
     }
 }
 
-/// How QEMU reaches a disk.
-fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
+/// How QEMU reaches a disk that is lent.
+pub fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
     Ok(match &disk.target {
         Target::Path(path) => {
             let (path, direct) = (path.clone(), lent.direct);

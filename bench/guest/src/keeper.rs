@@ -41,15 +41,26 @@ pub struct Keeper {
 type Out = Arc<Mutex<UnixStream>>;
 
 impl Keeper {
-    /// Starts a machine. It dies with the calling thread.
+    /// Starts a machine for a worker. It dies with the calling thread.
     pub fn start(
         qemu: &Qemu,
         machine: &Machine,
         image: &Image,
         acceleration: Acceleration,
     ) -> Result<Keeper, GuestError> {
+        Keeper::start_for(qemu, machine, image, acceleration, false)
+    }
+
+    /// The same; with `shell` the machine is for a session, and Ctrl-C at the terminal does not reach QEMU.
+    pub(crate) fn start_for(
+        qemu: &Qemu,
+        machine: &Machine,
+        image: &Image,
+        acceleration: Acceleration,
+        shell: bool,
+    ) -> Result<Keeper, GuestError> {
         let started = Instant::now();
-        let process = Process::start(qemu, machine, image, acceleration, false)?;
+        let process = Process::start(qemu, machine, image, acceleration, shell)?;
         let mut keeper = Keeper { process, devices: None, started };
         let orders = keeper.process.orders.try_clone();
         let orders = orders.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
@@ -73,14 +84,9 @@ impl Keeper {
                 )));
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let words = self.process.last_words();
+                let words = self.last_words();
                 return Err(GuestError::failed(format!(
-                    "the virtual machine did not report within {limit:?} of its start{}",
-                    if words.is_empty() {
-                        String::new()
-                    } else {
-                        format!("; its console's last lines: {words}")
-                    }
+                    "the virtual machine did not report within {limit:?} of its start{words}"
                 )));
             }
             Err(e) => return Err(self.died(&e.to_string())),
@@ -129,13 +135,36 @@ impl Keeper {
         Remote::begin(stream, self.process.child.id())
     }
 
+    /// Our end of the machine's serial port.
+    pub(crate) fn control(&self) -> io::Result<UnixStream> {
+        self.process.control.try_clone()
+    }
+
+    /// The machine's devices; the error is that of a machine whose devices another part has.
+    pub(crate) fn devices(&mut self) -> Result<&mut Devices, GuestError> {
+        self.devices.as_mut().ok_or_else(|| GuestError::failed("a virtual machine runs once"))
+    }
+
+    /// How long ago the machine was started.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The last lines of the console, for an error: empty, or with the words that introduce them.
+    pub(crate) fn last_words(&mut self) -> String {
+        match self.process.last_words() {
+            words if words.is_empty() => words,
+            words => format!("; its console's last lines: {words}"),
+        }
+    }
+
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
         self.process.child.id()
     }
 
     /// The error of a machine that is no more, or makes no sense.
-    fn died(&mut self, why: &str) -> GuestError {
+    pub(crate) fn died(&mut self, why: &str) -> GuestError {
         let limit = Instant::now() + DEATH_LIMIT;
         let status = loop {
             match self.process.child.try_wait() {
@@ -166,7 +195,7 @@ fn relay(
         match control::read(from)? {
             None => return Ok(None),
             Some(Frame::Message(ToKeeper::Ended(ended))) => return Ok(Some(ended)),
-            Some(Frame::Message(ToKeeper::Hello)) => {}
+            Some(Frame::Message(ToKeeper::Hello | ToKeeper::Alive)) => {}
             Some(Frame::Message(ToKeeper::Dial(number))) => match connected(number, out, dial) {
                 Ok(stream) => *connection = Some((number, stream)),
                 Err(_) => say(out, &ToMachine::HungUp(number))?,

@@ -103,7 +103,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a machine.
+    /// Starts a machine: for a worker, or for a session with a shell.
     pub(crate) fn start(
         qemu: &Qemu,
         machine: &Machine,
@@ -121,11 +121,11 @@ impl Process {
         let numbers = inherited.each_ref().map(AsRawFd::as_raw_fd);
         let mut command = Command::new(&qemu.program);
         command.args(arguments(machine, image, acceleration, numbers, shell));
-        match shell {
-            true => command.stdin(Stdio::inherit()).stdout(Stdio::inherit()),
-            false => command.stdin(Stdio::null()).stdout(Stdio::piped()),
-        };
-        command.stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if shell {
+            // Ctrl-C at the terminal is for the command that keeps the machine: it ends the session, and the machine after it.
+            command.process_group(0);
+        }
         let started_by = nix::unistd::getpid();
         // SAFETY: between fork and exec it calls prctl, getppid and fcntl only, which take no locks and allocate nothing.
         unsafe {
