@@ -69,10 +69,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::with("64MiB", SCRIPT, &[])
+    }
+
+    /// A volume of this size, and machines that run this script, with these programs of the host.
+    fn with(size: &str, script: &str, programs: &[&str]) -> Scene {
         let cluster = Cluster::start(3);
-        cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "2"]);
+        cluster.loadline(&["volume", "create", "d", "--size", size, "--copies", "2"]);
         cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
-        let image = Image::new(cluster.folder(), SCRIPT, &[]);
+        let image = Image::new(cluster.folder(), script, programs);
         Scene { cluster, image, controls: 0 }
     }
 
@@ -92,18 +97,28 @@ impl Scene {
 
     /// A destination at this node, whose machine waits for what comes from the source.
     fn destination(&mut self, node: u8, socket: &Path) -> (Running, PathBuf) {
+        self.destination_of(node, socket, "go")
+    }
+
+    /// The same, for a machine of this step.
+    fn destination_of(&mut self, node: u8, socket: &Path, step: &str) -> (Running, PathBuf) {
         let name = format!("node-{node}");
         let said = self.cluster.loadline(&["volume", "attach", "d", "--node", &name, "--when-started"]);
         assert!(said.contains(&format!("path={}", socket.display())), "it says how: {said}");
-        let mut destination = self.start(socket, "go", true);
+        let mut destination = self.start(socket, step, true);
         let stream = self.cluster.folder().join(format!("stream-{}", self.controls));
         destination.qmp.run("migrate-incoming", json!({"uri": format!("unix:{}", stream.display())}));
         (destination, stream)
     }
 
     /// Migrates a machine to this socket of a node. Returns the machine there.
-    fn migrate(&mut self, mut source: Running, node: u8, socket: &Path) -> Running {
-        let (mut destination, stream) = self.destination(node, socket);
+    fn migrate(&mut self, source: Running, node: u8, socket: &Path) -> Running {
+        self.migrate_step(source, node, socket, "go")
+    }
+
+    /// The same, of a machine of this step.
+    fn migrate_step(&mut self, mut source: Running, node: u8, socket: &Path, step: &str) -> Running {
+        let (mut destination, stream) = self.destination_of(node, socket, step);
         let before = source.machine.newest("ROUND").expect("it writes");
         source.qmp.run("migrate", json!({"uri": format!("unix:{}", stream.display())}));
         assert_eq!(source.qmp.migration_becomes("completed"), "completed");
@@ -229,6 +244,68 @@ fn a_source_that_is_killed_before_the_machine_has_moved_loses_nothing_and_is_ser
     let newest = check.machine.wait_for_number("NEWEST", written);
     assert!(check.machine.newest("TORN").is_some_and(|torn| torn <= 1), "{}", check.machine.said);
     assert!(newest >= written);
+}
+
+/// Makes a file system, and writes files to it: each is flushed, and then its checksum is. `check` replays the journal and checks all.
+const FILES: &str = r#"
+echo BOOTED
+case $STEP in
+ext|xfs)
+    case $STEP in
+    ext) kind=ext4; /host/mke2fs -q -t ext4 /dev/vda || echo FAILED to make it ;;
+    xfs) kind=xfs; /host/mkfs.xfs -q /dev/vda || echo FAILED to make it ;;
+    esac
+    mount -t $kind /dev/vda /mnt || echo FAILED to mount it
+    n=0
+    while true; do
+        n=$((n + 1))
+        dd if=/dev/urandom of=/mnt/$n bs=4k count=$((n % 50 + 1)) conv=fsync 2>/dev/null || echo FAILED to write
+        md5sum /mnt/$n >> /mnt/sums && sync || echo FAILED to note it
+        [ $n -le 40 ] || rm /mnt/$((n - 40)) || echo FAILED to remove
+        echo ROUND $n
+    done
+    ;;
+check)
+    kind=ext4; check="/host/e2fsck -fn"
+    [ "$(head -c 4 /dev/vda)" != XFSB ] || { kind=xfs; check="/host/xfs_repair -n"; }
+    mount -t $kind /dev/vda /mnt || echo FAILED to mount it
+    # Those that are there: the older ones were removed.
+    tail -n 30 /mnt/sums | md5sum -c | grep -v OK && echo CORRUPT
+    kept=$(wc -l < /mnt/sums)
+    umount /mnt && $check /dev/vda && echo CLEAN
+    echo KEPT $kept
+    ;;
+esac
+"#;
+
+/// A machine with a mounted file system is migrated while it writes, back and forth, and killed. What it had flushed is there.
+fn file_system_is_clean_after_migrations(step: &str) {
+    let mut scene = Scene::with("320MiB", FILES, &["mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"]);
+    let mut running = scene.start(&scene.cluster.vhost_socket(1, "d"), step, false);
+    running.machine.wait_for_number("ROUND", 10);
+    for node in [2, 1] {
+        let socket = scene.cluster.vhost_socket(node, "d");
+        running = scene.migrate_step(running, node, &socket, step);
+    }
+    let newest = running.machine.newest("ROUND").expect("it writes");
+    running.machine.wait_for_number("ROUND", newest + 20);
+    let written = running.machine.newest("ROUND").expect("it writes");
+    assert_whole(&running.machine);
+    running.machine.kill();
+    let mut check = scene.start(&scene.cluster.vhost_socket(1, "d"), "check", false);
+    check.machine.wait_for_number("KEPT", written);
+    assert_whole(&check.machine);
+    assert!(check.machine.said.contains("CLEAN"), "{}", check.machine.said);
+}
+
+#[test]
+fn an_ext4_file_system_is_clean_in_a_machine_that_was_migrated_while_it_wrote() {
+    file_system_is_clean_after_migrations("ext");
+}
+
+#[test]
+fn an_xfs_file_system_is_clean_in_a_machine_that_was_migrated_while_it_wrote() {
+    file_system_is_clean_after_migrations("xfs");
 }
 
 /// A destination that was forgotten must not take the volume from a machine that was started elsewhere.

@@ -86,7 +86,7 @@ impl Image {
         let versions = fs::read_dir(guest().join("lib/modules")).expect("./dev setup --tests makes it");
         let version = versions.flatten().next().expect("it has modules").path();
         let mut loaded = Vec::new();
-        for name in ["virtio_pci", "virtio_blk", "ext4", "crc32c_generic"] {
+        for name in ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "xfs"] {
             for module in modules(&version, name) {
                 if !loaded.contains(&module) {
                     loaded.push(module);

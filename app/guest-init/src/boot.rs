@@ -1,9 +1,7 @@
 //! What a kernel expects of its first process: file systems, modules, a source of random bytes.
 
 use std::convert::Infallible;
-use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +18,8 @@ const PORT_LIMIT: Duration = Duration::from_secs(60);
 /// `finit_module` unpacks the module itself (include/uapi/linux/module.h).
 const COMPRESSED: u32 = 4;
 
-/// Mounts what programs expect, and loads the modules of the image.
+/// Mounts what programs expect, and loads the modules of the image. A module of a shell's machine that cannot be loaded is reported on the
+/// console only: another may do.
 pub(crate) fn prepare() -> Result<(), String> {
     for (kind, folder) in
         [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/run"), ("tmpfs", "/tmp")]
@@ -32,6 +31,7 @@ pub(crate) fn prepare() -> Result<(), String> {
     let entries = fs::read_dir("/modules").map_err(|e| format!("the modules cannot be read: {e}"))?;
     let mut modules: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     modules.sort();
+    let is_shell = wants_shell();
     for module in modules {
         let name = module.display();
         let file = File::open(&module).map_err(|e| format!("{name}: {e}"))?;
@@ -39,6 +39,7 @@ pub(crate) fn prepare() -> Result<(), String> {
         let flags = ModuleInitFlags::from_bits_retain(if is_packed { COMPRESSED } else { 0 });
         match finit_module(&file, c"", flags) {
             Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
+            Err(e) if is_shell => eprintln!("guest-init: the module {name} cannot be loaded: {e}"),
             Err(e) => return Err(format!("the module {name} cannot be loaded: {e}")),
         }
     }
@@ -116,11 +117,4 @@ pub(crate) fn power_off() -> ExitCode {
     let refused: Result<Infallible, _> = reboot(RebootMode::RB_POWER_OFF);
     eprintln!("guest-init: the machine cannot be turned off: {refused:?}");
     ExitCode::FAILURE
-}
-
-/// Replaces this process by a program.
-pub(crate) fn exec(program: &str, arguments: &[&CStr]) -> io::Error {
-    let path = CString::new(program).expect("no byte of it is zero");
-    let Err(error) = nix::unistd::execv(&path, arguments);
-    error.into()
 }

@@ -1,11 +1,15 @@
 //! The first process of a virtual machine: it makes the machine ready, starts the worker as its child, and relays between the worker
-//! and the machine's keeper. When the worker has ended, it turns the machine off.
+//! and the machine's keeper. When the worker has ended, it turns the machine off. In a machine for a session it starts a shell or a command,
+//! or checks the disk, in place of the worker.
 //!
 //! The worker is a process of its own, so that the keeper hears how it ended.
 
 mod boot;
+mod check;
+mod program;
 mod relay;
 mod shell;
+mod terminal;
 mod worker;
 
 use std::process::ExitCode;

@@ -182,7 +182,10 @@ fn listen(port: &mut File, connection: &Connection, answers: &mpsc::Sender<Value
                 // A worker that has ended needs no clock.
                 let _ = locked(more).as_mut().map(|input| writeln!(input, "{nanoseconds}"));
             }
-            Ok(Some(Frame::Message(ToMachine::Start { .. }))) => {}
+            // These are of a machine's beginning, and of sessions.
+            Ok(Some(Frame::Message(
+                ToMachine::Start { .. } | ToMachine::Session(_) | ToMachine::Resize(_) | ToMachine::End,
+            ))) => {}
             Ok(None) | Err(_) => return,
         }
     }

@@ -295,8 +295,8 @@ impl Lender {
     }
 }
 
-/// How QEMU reaches a disk.
-fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
+/// How QEMU reaches a disk that is lent.
+pub fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> {
     if let Target::Rbd(uri) = &disk.target
         && uri.keyring.is_some()
     {

@@ -10,6 +10,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::session::{Session, Size};
+
 /// The name of the serial port in the machine.
 pub const PORT: &str = "loadline";
 /// The longest content of a frame, bytes.
@@ -31,6 +33,8 @@ pub enum ToKeeper {
     Ask(Value),
     /// The worker has ended, and the machine is about to.
     Ended(Ended),
+    /// The machine of a session lives. It is sent every few seconds.
+    Alive,
 }
 
 /// How a worker ended in its machine.
@@ -64,6 +68,12 @@ pub enum ToMachine {
     Answer(Value),
     /// The machine, and with it its clock, has stood still for so long while it was migrated: nanoseconds.
     StoodStill(u64),
+    /// Start a session, in place of a worker.
+    Session(Session),
+    /// The terminal of the session has this size now.
+    Resize(Size),
+    /// End the session: its processes get SIGTERM, and two seconds later SIGKILL.
+    End,
 }
 
 /// A frame that was read.

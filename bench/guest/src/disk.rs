@@ -61,6 +61,8 @@ pub enum NbdServer {
     Tcp(String, u16),
     /// A socket in the file system.
     Unix(PathBuf),
+    /// A socket of this host that is in no folder, by its name: a relay of this process, which connects to a cluster's nodes in turn.
+    Relay(String),
 }
 
 impl MachineDisk {
@@ -74,6 +76,7 @@ impl MachineDisk {
             MachineDisk::Nbd { server: NbdServer::Unix(path), export } => {
                 format!("the export \"{export}\" of {}", path.display())
             }
+            MachineDisk::Nbd { server: NbdServer::Relay(_), export } => format!("volume {export}"),
             MachineDisk::VhostUser(path) => format!("vhost-user:{}", path.display()),
             MachineDisk::Rbd { pool, image, .. } => format!("rbd:{pool}/{image}"),
             MachineDisk::Iscsi { portal, target, lun } => format!("iscsi://{portal}/{target}/{lun}"),
@@ -90,14 +93,18 @@ impl MachineDisk {
             MachineDisk::File { path, direct } => local("file", path, *direct),
             MachineDisk::Block { path, direct } => local("host_device", path, *direct),
             MachineDisk::Nbd { server, export } => {
-                let server = match server {
+                // A server that comes again within this time, seconds, is no error for the machine. A cluster takes longer: another node
+                // takes the volume over, and the relay waits before it connects to that node.
+                let (server, delay) = match server {
                     NbdServer::Tcp(host, port) => {
-                        json!({ "type": "inet", "host": host, "port": port.to_string() })
+                        (json!({ "type": "inet", "host": host, "port": port.to_string() }), 30)
                     }
-                    NbdServer::Unix(path) => json!({ "type": "unix", "path": path }),
+                    NbdServer::Unix(path) => (json!({ "type": "unix", "path": path }), 30),
+                    NbdServer::Relay(name) => {
+                        (json!({ "type": "unix", "path": name, "abstract": true }), 120)
+                    }
                 };
-                // A server that comes again within this time is no error for the machine.
-                json!({ "driver": "nbd", "server": server, "export": export, "reconnect-delay": 30 })
+                json!({ "driver": "nbd", "server": server, "export": export, "reconnect-delay": delay })
             }
             MachineDisk::Rbd { pool, namespace, image, user, conf } => {
                 let mut block = json!({ "driver": "rbd", "pool": pool, "image": image });

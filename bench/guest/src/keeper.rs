@@ -2,7 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, mpsc};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,12 +39,23 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a machine. It dies with the calling thread.
+    /// Starts a machine for a worker. It dies with the calling thread.
     pub fn start(
         qemu: &Qemu,
         machine: &Machine,
         image: &Image,
         acceleration: Acceleration,
+    ) -> Result<Keeper, GuestError> {
+        Keeper::start_for(qemu, machine, image, acceleration, false)
+    }
+
+    /// The same; with `shell` the machine is for a session, and Ctrl-C at the terminal does not reach QEMU.
+    pub(crate) fn start_for(
+        qemu: &Qemu,
+        machine: &Machine,
+        image: &Image,
+        acceleration: Acceleration,
+        shell: bool,
     ) -> Result<Keeper, GuestError> {
         let started = Instant::now();
         let origin = Origin {
@@ -51,7 +63,7 @@ impl Keeper {
             machine: machine.clone(),
             image: image.clone(),
             acceleration,
-            shell: false,
+            shell,
         };
         let process = Process::start(&origin, None)?;
         Keeper::of(Box::new(process), machine, Some(origin), started)
@@ -106,14 +118,9 @@ impl Keeper {
                 )));
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let words = running.last_words();
+                let words = console_words(&mut **running);
                 return Err(GuestError::failed(format!(
-                    "the virtual machine did not report within {limit:?} of its start{}",
-                    if words.is_empty() {
-                        String::new()
-                    } else {
-                        format!("; its console's last lines: {words}")
-                    }
+                    "the virtual machine did not report within {limit:?} of its start{words}"
                 )));
             }
             Err(e) => return Err(died(&mut **running, &e.to_string())),
@@ -160,6 +167,31 @@ impl Keeper {
         Remote::begin(Arc::clone(&self.shared))
     }
 
+    /// Our end of the machine's serial port.
+    pub(crate) fn control(&self) -> io::Result<UnixStream> {
+        locked(&self.shared.running).control().try_clone()
+    }
+
+    /// The machine's devices.
+    pub(crate) fn devices(&self) -> MutexGuard<'_, Devices> {
+        locked(&self.shared.devices)
+    }
+
+    /// How long ago the machine was started.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The last lines of the console, for an error: empty, or with the words that introduce them.
+    pub(crate) fn last_words(&self) -> String {
+        console_words(&mut **locked(&self.shared.running))
+    }
+
+    /// The error of a machine that is no more, or makes no sense.
+    pub(crate) fn died(&self, why: &str) -> GuestError {
+        died(&mut **locked(&self.shared.running), why)
+    }
+
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
         locked(&self.shared.running).process()
@@ -170,6 +202,13 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         locked(&self.shared.running).end();
+    }
+}
+
+fn console_words(running: &mut dyn Running) -> String {
+    match running.last_words() {
+        words if words.is_empty() => words,
+        words => format!("; its console's last lines: {words}"),
     }
 }
 
@@ -198,7 +237,7 @@ fn relay(
         match control::read(from)? {
             None => return Ok(None),
             Some(Frame::Message(ToKeeper::Ended(ended))) => return Ok(Some(ended)),
-            Some(Frame::Message(ToKeeper::Hello)) => {}
+            Some(Frame::Message(ToKeeper::Hello | ToKeeper::Alive)) => {}
             Some(Frame::Message(ToKeeper::Dial(number))) => match connected(number, out, dial) {
                 Ok(stream) => *connection = Some((number, stream)),
                 Err(_) => say(out, &ToMachine::HungUp(number))?,

@@ -1,4 +1,4 @@
-//! Virtual machines as workers of a fleet: a kernel, an image of one program, and disks.
+//! Virtual machines, as workers of a fleet and for a look at a disk: a kernel, an image of one program or of a shell, and disks.
 //!
 //! A machine needs no image that is downloaded, and leaves nothing behind: QEMU dies with its keeper, and talks to it by sockets that
 //! are in no folder, or until it has booted in one that is removed then (with libvirt).
@@ -17,6 +17,9 @@
 //! | [`attach`], `bus` | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
+//! | [`session`] | what a machine with a shell, a command or a check is told, and what it reports |
+//! | [`shell`] | a running machine of a session |
+//! | [`tools`] | programs of the host for the image of a shell, with their libraries |
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
 //! | [`migration`] | a running machine migrated to another QEMU |
@@ -46,7 +49,10 @@ pub mod qmp;
 pub mod remote;
 pub mod room;
 mod running;
+pub mod session;
 mod shared;
+pub mod shell;
+pub mod tools;
 pub mod turns;
 mod words;
 
@@ -63,3 +69,5 @@ pub use migration::Migrated;
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};
 pub use remote::{MachineOrder, Remote};
+pub use shell::ShellMachine;
+pub use tools::Tools;

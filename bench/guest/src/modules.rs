@@ -10,8 +10,19 @@ use crate::kernel::Kernel;
 /// What a machine cannot be without: PCI, the way to its keeper, disks.
 pub(crate) const NEEDED: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
 /// What a machine with a shell loads too, where the kernel has it: file systems, and other ways to storage.
-pub(crate) const USEFUL: [&str; 9] =
-    ["ext4", "xfs", "btrfs", "virtio_scsi", "sd_mod", "nbd", "iscsi_tcp", "dm_multipath", "nvme_tcp"];
+/// Checksums come first: file systems ask for them without naming them as a dependency.
+pub(crate) const USEFUL: [&str; 10] = [
+    "crc32c_generic",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "virtio_scsi",
+    "sd_mod",
+    "nbd",
+    "iscsi_tcp",
+    "dm_multipath",
+    "nvme_tcp",
+];
 
 /// The modules of a kernel, as `depmod` has written them down.
 #[derive(Debug)]

@@ -106,7 +106,7 @@ pub(crate) struct Origin {
     pub(crate) machine: Machine,
     pub(crate) image: Image,
     pub(crate) acceleration: Acceleration,
-    /// Whether it has this process's terminal.
+    /// Whether it is for a session, and not for a worker.
     pub(crate) shell: bool,
 }
 
@@ -130,11 +130,11 @@ impl Process {
         if is_destination {
             command.args(["-incoming", "defer", "-S"]);
         }
-        match shell {
-            true => command.stdin(Stdio::inherit()).stdout(Stdio::inherit()),
-            false => command.stdin(Stdio::null()).stdout(Stdio::piped()),
-        };
-        command.stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if *shell {
+            // Ctrl-C at the terminal is for the command that keeps the machine: it ends the session, and the machine after it.
+            command.process_group(0);
+        }
         let started_by = nix::unistd::getpid();
         let inherits = numbers.clone();
         // SAFETY: between fork and exec it calls prctl, getppid and fcntl only, which take no locks and allocate nothing.

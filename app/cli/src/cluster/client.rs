@@ -1,5 +1,6 @@
 //! Asks a node's API.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,7 @@ use loadline_san_node::node::manage::ErrorKind;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use loadline_api_client::Events;
 pub(crate) use loadline_api_client::{ApiAddress, escaped};
 
 use crate::output::print_error;
@@ -77,6 +79,11 @@ impl Failed {
         Failed { exit: if some_are_done { Exit::Failed } else { self.exit }, message, ..self }
     }
 
+    /// The same, with more of what to do.
+    pub(crate) fn with(self, more: &str) -> Failed {
+        Failed { message: format!("{}{more}", self.message), ..self }
+    }
+
     /// The same, after what was done before it. So this is no mere mistake on the command line.
     pub(crate) fn after(self, done: &str) -> Failed {
         Failed { exit: Exit::Failed, message: format!("{done}: {}", self.message), ..self }
@@ -100,6 +107,21 @@ impl Api {
         let api = self.api.of_other(node);
         let access = self.access.clone().or_else(|| self.api.own_access());
         Api { api, access, json: false, limit: self.limit, cluster: Arc::default() }
+    }
+
+    /// The options by which another process of this program calls the same API.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec!["--api".into(), self.api.to_string().into()];
+        if let Some(access) = &self.access {
+            arguments.extend(["--access".into(), access.into()]);
+        }
+        arguments
+    }
+
+    /// Follows a stream of events of the node. Whenever nothing comes within `idle`, the stream ends with an error. Errors are for people.
+    pub(crate) fn follow(&self, path: &str, idle: Duration) -> Result<Events, String> {
+        let access = self.access.clone().or_else(|| self.api.own_access());
+        self.api.follow(access.as_deref(), path, None, idle)
     }
 
     /// The same API, each of whose answers is waited for this long.

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Missed,
     /// 130: Ctrl-C.
     Interrupted,
+    /// The exit code of a program that was run in a virtual machine.
+    Program(u8),
 }
 
 impl Exit {
@@ -32,6 +34,7 @@ impl Exit {
             Exit::Findings => 3,
             Exit::Missed => 99,
             Exit::Interrupted => 130,
+            Exit::Program(code) => code.into(),
         };
         // SAFETY: the call has no requirement, and nothing of this process runs after it.
         unsafe { libc::_exit(code) }

@@ -1,4 +1,9 @@
-//! `loadline guest`: what virtual machines are started from.
+//! `loadline guest`: what virtual machines are started from, and a machine with a shell.
+
+mod relay;
+mod shell;
+mod terminal;
+mod volume;
 
 use loadline_fleet::FleetError;
 use loadline_fleet::machine::GuestFiles;
@@ -7,7 +12,7 @@ use serde_json::json;
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
-/// Look at what virtual machines as workers are started from.
+/// Look at what virtual machines as workers are started from, or at a disk from within a virtual machine.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -17,6 +22,9 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Build(BuildArgs),
+    Shell(shell::Args),
+    #[command(hide = true)]
+    DetachAfterwards(volume::DetachArgs),
 }
 
 /// Build the image of workers that are virtual machines, or find the one that was built, and boot a machine once to see what runs it.
@@ -35,7 +43,11 @@ struct BuildArgs {
 }
 
 pub(crate) fn run(args: Args) -> Exit {
-    let Command::Build(BuildArgs { json }) = args.command;
+    let json = match args.command {
+        Command::Build(BuildArgs { json }) => json,
+        Command::Shell(args) => return shell::run(&args),
+        Command::DetachAfterwards(args) => return volume::detach(args),
+    };
     match build(json) {
         Ok(()) => Exit::Done,
         Err(error) => print_error(error.kind.into(), &error.message),

@@ -108,12 +108,16 @@ pub(super) fn disk(
         MachineDisk::Block { path, direct } => {
             ("block", cache(*direct), format!("<source dev='{}'/>", escaped(&path.display().to_string())))
         }
+        MachineDisk::Nbd { server: NbdServer::Relay(_), .. } => {
+            return Err("libvirt knows no socket without a folder".into());
+        }
         MachineDisk::Nbd { server, export } => {
             let host = match server {
                 NbdServer::Tcp(host, port) => format!("<host name='{}' port='{port}'/>", escaped(host)),
                 NbdServer::Unix(path) => {
                     format!("<host transport='unix' socket='{}'/>", escaped(&path.display().to_string()))
                 }
+                NbdServer::Relay(_) => String::new(),
             };
             let name = if export.is_empty() { String::new() } else { format!(" name='{}'", escaped(export)) };
             (
