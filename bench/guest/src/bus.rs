@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::attach::MachineDisk;
+use crate::disk::MachineDisk;
 use crate::machine::Machine;
 use crate::qmp::{Qmp, QmpError};
 

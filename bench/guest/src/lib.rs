@@ -10,9 +10,10 @@
 //! | `cpio`, [`image`] | its first file system: one program |
 //! | [`cache`] | the folder of what is kept, which nobody else writes to |
 //! | [`qemu`], [`qmp`] | QEMU as a process, and orders to it |
-//! | [`libvirt`] | libvirt, which starts it in place of us |
+//! | [`libvirt`], [`libvirt_uri`] | libvirt, which starts it in place of us |
 //! | `running`, `words` | what both are to the keeper; what they printed last |
 //! | [`hypervisor`] | which of the two starts the machines of a host |
+//! | [`disk`] | a disk, as the host has it |
 //! | [`attach`], `bus` | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
@@ -26,12 +27,14 @@ mod bus;
 pub mod cache;
 pub mod control;
 mod cpio;
+pub mod disk;
 pub mod error;
 pub mod hypervisor;
 pub mod image;
 pub mod keeper;
 pub mod kernel;
 pub mod libvirt;
+pub mod libvirt_uri;
 pub mod machine;
 mod modules;
 pub mod probe;
@@ -43,13 +46,15 @@ mod running;
 pub mod turns;
 mod words;
 
-pub use attach::{Devices, MachineDisk, NbdServer};
+pub use attach::Devices;
+pub use disk::{MachineDisk, NbdServer};
 pub use error::{ErrorKind, GuestError};
 pub use hypervisor::Hypervisor;
 pub use image::{Contents, Image};
 pub use keeper::Keeper;
 pub use kernel::Kernel;
-pub use libvirt::{Libvirt, LibvirtUri};
+pub use libvirt::Libvirt;
+pub use libvirt_uri::LibvirtUri;
 pub use machine::Machine;
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::bus::{Bus, QemuBus};
 use crate::control::PORT;
@@ -17,7 +18,7 @@ use crate::error::GuestError;
 use crate::image::Image;
 use crate::machine::Machine;
 use crate::qmp::{Qmp, QmpError};
-use crate::remote::Remote;
+use crate::remote::{Monitor, Remote};
 use crate::running::Running;
 use crate::words::Words;
 
@@ -150,6 +151,17 @@ impl Process {
     }
 }
 
+impl Monitor for Qmp {
+    fn crash(&mut self) -> Result<(), QmpError> {
+        self.command("inject-nmi", json!({})).map(drop)
+    }
+
+    /// Its number is that of no other process: it is a child that is waited for when its keeper ends.
+    fn is_its(&self, _process: u32) -> bool {
+        true
+    }
+}
+
 impl Running for Process {
     fn control(&self) -> &UnixStream {
         &self.control
@@ -163,7 +175,9 @@ impl Running for Process {
     fn remote(&self) -> Result<Remote, GuestError> {
         let stream = self.more_orders.try_clone();
         let stream = stream.map_err(|e| GuestError::failed(format!("the connection to QEMU: {e}")))?;
-        Remote::by_qmp(stream, self.child.id())
+        let qmp = Qmp::begin(stream)
+            .map_err(|e| GuestError::failed(format!("the virtual machine takes no orders: {e}")))?;
+        Ok(Remote::new(Box::new(qmp), self.child.id()))
     }
 
     fn process(&self) -> u32 {

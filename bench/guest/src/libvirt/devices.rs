@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::access::Access;
 use super::virsh::{Virsh, VirshError};
 use super::xml;
-use crate::attach::{MachineDisk, NbdServer};
 use crate::bus::{Behind, Bus};
+use crate::disk::{MachineDisk, NbdServer};
 use crate::machine::Machine;
 use crate::qmp::QmpError;
 

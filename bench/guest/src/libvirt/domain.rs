@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::devices::DomainBus;
@@ -22,7 +23,7 @@ use crate::image::Image;
 use crate::machine::Machine;
 use crate::qemu::Acceleration;
 use crate::qmp::QmpError;
-use crate::remote::Remote;
+use crate::remote::{Monitor, Remote};
 use crate::running::Running;
 use crate::words::Words;
 
@@ -125,9 +126,11 @@ fn begin(
             if let Some(mut output) = holder.stderr.take() {
                 let _ = output.read_to_string(&mut errors);
             }
-            return Err(
-                words_of(&errors).unwrap_or_else(|| format!("virsh ended ({status}) and did not say why"))
-            );
+            let words = words_of(&errors);
+            // That there are no events of a domain which does not start is no news.
+            let first = words.as_deref().and_then(|words| words.split("; failed to get domain").next());
+            let unsaid = || format!("virsh ended ({status}) and did not say why");
+            return Err(first.map_or_else(unsaid, str::to_string));
         }
         if Instant::now() >= limit {
             return Err(format!("its QEMU did not connect within {START_LIMIT:?}; see libvirt's own log"));
@@ -171,11 +174,28 @@ fn domain_name(worker: &str) -> String {
 }
 
 /// Whether this process is the QEMU of libvirt's domain of this name.
-pub(crate) fn is_domain(process: u32, name: &str) -> bool {
+fn is_domain(process: u32, name: &str) -> bool {
     let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let wanted = format!("guest={name}");
     line.split(|byte| *byte == 0)
         .any(|word| String::from_utf8_lossy(word).split(',').any(|part| part == wanted))
+}
+
+/// The way to order something of a domain.
+#[derive(Debug)]
+struct DomainMonitor {
+    virsh: Virsh,
+    name: String,
+}
+
+impl Monitor for DomainMonitor {
+    fn crash(&mut self) -> Result<(), QmpError> {
+        Ok(self.virsh.run(&["inject-nmi", &self.name], "").map(drop)?)
+    }
+
+    fn is_its(&self, process: u32) -> bool {
+        is_domain(process, &self.name)
+    }
 }
 
 impl Running for Domain {
@@ -184,11 +204,16 @@ impl Running for Domain {
     }
 
     fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
-        Ok(Box::new(DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu)))
+        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu);
+        // Libvirt has QEMU wait, when a machine has turned itself off, until libvirt ends it: without a libvirt forever. A QEMU before 6.0
+        // does not know the command, and waits.
+        let _ = bus.command("set-action", json!({ "shutdown": "poweroff" }));
+        Ok(Box::new(bus))
     }
 
     fn remote(&self) -> Result<Remote, GuestError> {
-        Remote::by_libvirt(self.virsh.clone(), self.name.clone(), self.process())
+        let monitor = DomainMonitor { virsh: self.virsh.clone(), name: self.name.clone() };
+        Ok(Remote::new(Box::new(monitor), self.process()))
     }
 
     fn process(&self) -> u32 {

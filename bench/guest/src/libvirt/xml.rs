@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::folder::MachineFolder;
-use crate::attach::{MachineDisk, NbdServer};
 use crate::control::PORT;
+use crate::disk::{MachineDisk, NbdServer};
 use crate::machine::Machine;
 use crate::qemu::{Acceleration, board, kernel_line};
 
