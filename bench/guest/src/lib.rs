@@ -10,7 +10,7 @@
 //! | `cpio`, [`image`] | its first file system: one program |
 //! | [`cache`] | the folder of what is kept, which nobody else writes to |
 //! | [`qemu`], [`qmp`] | QEMU as a process, and orders to it |
-//! | [`libvirt`] | libvirt, which starts it in place of us |
+//! | [`libvirt`], [`libvirt_uri`] | libvirt, which starts it in place of us |
 //! | `running`, `words` | what both are to the keeper; what they printed last |
 //! | [`hypervisor`] | which of the two starts the machines of a host |
 //! | [`disk`] | a disk of a machine, and how QEMU opens it |
@@ -39,6 +39,7 @@ pub mod image;
 pub mod keeper;
 pub mod kernel;
 pub mod libvirt;
+pub mod libvirt_uri;
 pub mod machine;
 pub mod migration;
 mod modules;
@@ -63,7 +64,8 @@ pub use hypervisor::Hypervisor;
 pub use image::{Contents, Image};
 pub use keeper::Keeper;
 pub use kernel::Kernel;
-pub use libvirt::{Libvirt, LibvirtUri};
+pub use libvirt::Libvirt;
+pub use libvirt_uri::LibvirtUri;
 pub use machine::Machine;
 pub use migration::Migrated;
 pub use probe::probe;

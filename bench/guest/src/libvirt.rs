@@ -7,7 +7,6 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | `uri` | which libvirt |
 //! | `virsh` | its client, as a process for each request |
 //! | `folder` | the kernel, the image and the sockets of one machine, where libvirt's QEMU may read them |
 //! | `xml` | a domain and its disks in libvirt's language |
@@ -19,16 +18,14 @@ mod access;
 mod devices;
 mod domain;
 mod folder;
-mod uri;
 mod virsh;
 mod xml;
-
-pub use uri::LibvirtUri;
 
 pub(crate) use domain::{Domain, is_domain};
 pub(crate) use virsh::Virsh;
 
 use crate::error::GuestError;
+use crate::libvirt_uri::LibvirtUri;
 
 /// A libvirt that answers.
 #[derive(Debug, Clone)]
@@ -42,7 +39,7 @@ pub struct Libvirt {
 
 impl Libvirt {
     /// Connects to the libvirt of this host. The error is of kind `Usage` if there is none, or if it does not let us in: it says what to
-    /// do.
+    /// do; and of kind `Failed` if it does not answer.
     pub fn connect(uri: &LibvirtUri) -> Result<Libvirt, GuestError> {
         let virsh = Virsh::new(uri)?;
         let said = virsh.run(&["version", "--daemon"], "").map_err(|e| virsh.cannot_connect(e))?;

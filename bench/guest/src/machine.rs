@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GuestError;
-use crate::libvirt::LibvirtUri;
+use crate::libvirt_uri::LibvirtUri;
 
 /// The least memory of a machine: its kernel, its worker, and some I/Os.
 const LEAST_MEMORY: ByteSize = ByteSize(96 << 20);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::devices::DomainBus;
@@ -125,9 +126,11 @@ fn begin(
             if let Some(mut output) = holder.stderr.take() {
                 let _ = output.read_to_string(&mut errors);
             }
-            return Err(
-                words_of(&errors).unwrap_or_else(|| format!("virsh ended ({status}) and did not say why"))
-            );
+            let words = words_of(&errors);
+            // That there are no events of a domain which does not start is no news.
+            let first = words.as_deref().and_then(|words| words.split("; failed to get domain").next());
+            let unsaid = || format!("virsh ended ({status}) and did not say why");
+            return Err(first.map_or_else(unsaid, str::to_string));
         }
         if Instant::now() >= limit {
             return Err(format!("its QEMU did not connect within {START_LIMIT:?}; see libvirt's own log"));
@@ -184,7 +187,11 @@ impl Running for Domain {
     }
 
     fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
-        Ok(Box::new(DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu)))
+        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu);
+        // Libvirt has QEMU wait, when a machine has turned itself off, until libvirt ends it: without a libvirt forever. A QEMU before 6.0
+        // does not know the command, and waits.
+        let _ = bus.command("set-action", json!({ "shutdown": "poweroff" }));
+        Ok(Box::new(bus))
     }
 
     fn monitor(&self) -> Result<Monitor, GuestError> {

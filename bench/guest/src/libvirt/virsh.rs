@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::LibvirtUri;
 use crate::error::{ErrorKind, GuestError};
+use crate::libvirt_uri::LibvirtUri;
 use crate::qmp::QmpError;
 
 const PROGRAM: &str = "virsh";
@@ -138,18 +138,18 @@ impl Virsh {
 
     /// What a failure to connect means, and what to do.
     pub(crate) fn cannot_connect(&self, error: VirshError) -> GuestError {
-        let kind = if matches!(error, VirshError::Slow(_)) { ErrorKind::Failed } else { ErrorKind::Usage };
         let words = error.to_string();
         let denied = ["Permission denied", "authentication", "access denied", "polkit"];
-        let advice = if matches!(error, VirshError::Missing(_)) {
-            ""
-        } else if denied.iter().any(|word| words.contains(word)) {
+        let advice = if denied.iter().any(|word| words.contains(word)) {
             ". Your user must be in the group libvirt (then log in anew); or use qemu:///session"
         } else if words.contains("Failed to connect socket") || words.contains("Connection refused") {
             ". Start libvirt on this host: systemctl start libvirtd (or virtqemud); apt install libvirt-daemon-system"
         } else {
             ""
         };
+        // What this host lacks is not there the next time either.
+        let is_lack = matches!(error, VirshError::Missing(_)) || !advice.is_empty();
+        let kind = if is_lack { ErrorKind::Usage } else { ErrorKind::Failed };
         let message = format!("the libvirt at {} cannot be used: {words}{advice}", self.uri);
         GuestError { kind, message }
     }

@@ -113,7 +113,7 @@ impl<'a> Agent<'a> {
     async fn handle(&mut self, message: ToAgent) -> Result<(), FleetError> {
         match message {
             ToAgent::Begin { node, workers, controller, token } => {
-                let fleet = LocalProcesses { nodes: vec![node], workers_per_node: workers };
+                let fleet = LocalProcesses { nodes: vec![*node], workers_per_node: workers };
                 let context = LaunchContext {
                     controller,
                     token: token.into(),

@@ -238,7 +238,7 @@ impl HostTask {
         };
         let Begin { node, workers, token, .. } = begin;
         self.session = Some(session);
-        let message = ToAgent::Begin { node, workers, controller, token: token.to_string() };
+        let message = ToAgent::Begin { node: Box::new(node), workers, controller, token: token.to_string() };
         let answer = match self.send(&message).await {
             true => {
                 self.answer(ANSWER_LIMIT, |message| match message {

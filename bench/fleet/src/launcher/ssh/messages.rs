@@ -29,7 +29,7 @@ pub(crate) enum ToAgent {
     /// Get ready to start workers. Answered with `begun`, or `refused`.
     Begin {
         /// The name and the limits of the node.
-        node: NodeSpec,
+        node: Box<NodeSpec>,
         /// How many workers it has.
         workers: u32,
         /// Where they reach the controller from the host.
