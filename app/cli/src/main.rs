@@ -18,7 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cluster::{device, node, volume};
 use measure::{bench, doctor, profile, verify};
 use process::{exit, limits};
-use study::{analyze, compare, demo, guest, host_agent, new, report, run, schema, worker};
+use study::{analyze, compare, demo, fleet, guest, host_agent, new, report, run, schema, worker};
 
 #[derive(Parser)]
 #[command(
@@ -48,6 +48,7 @@ enum Command {
     Schema(schema::Args),
     Worker(worker::Args),
     Guest(guest::Args),
+    Fleet(fleet::Args),
     #[command(hide = true)]
     HostAgent(host_agent::Args),
     Profile(profile::Args),
@@ -91,6 +92,7 @@ fn done() -> ! {
         Command::Schema(args) => schema::run(args),
         Command::Worker(args) => worker::run(args),
         Command::Guest(args) => guest::run(args),
+        Command::Fleet(args) => fleet::run(args),
         Command::HostAgent(args) => host_agent::run(args),
         Command::Profile(args) => profile::run(args),
         Command::San(args) => san::run(args),
