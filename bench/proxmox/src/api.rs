@@ -25,6 +25,8 @@ pub(crate) struct CallError {
     pub(crate) status: Option<u16>,
     /// What Proxmox VE says, or why there is no answer.
     pub(crate) reason: String,
+    /// Whether the API's certificate was refused: nothing was sent.
+    is_untrusted: bool,
     /// The call, in words, and which API.
     what: String,
     /// What the call needs, if the answer does not say what is missing.
@@ -47,8 +49,7 @@ impl CallError {
     /// Whether the same question may have an answer a moment later: the network, a busy node, a proxy.
     fn is_passing(&self) -> bool {
         // 595 to 599 are of the proxy between the nodes: it does not reach the node, or not in time.
-        matches!(self.status, None | Some(429 | 502..=504 | 595..=599))
-            && !self.reason.starts_with("its certificate")
+        matches!(self.status, None | Some(429 | 502..=504 | 595..=599)) && !self.is_untrusted
     }
 
     /// Why the privilege is missing that the answer names: `Permission check failed (/vms/100, VM.Clone)`.
@@ -82,6 +83,7 @@ impl From<CallError> for ProxmoxError {
                 ": the node that the API should pass this on to does not answer. Check that it is up (pvecm status)",
             ),
             Some(status) => ProxmoxError::failed(format!("{what}: {status} {reason}")),
+            None if error.is_untrusted => ProxmoxError::usage(format!("{what}: {reason}")),
             None => failed(""),
         }
     }
@@ -193,6 +195,7 @@ impl Api {
         let error = |status, reason: String| CallError {
             status,
             reason,
+            is_untrusted: false,
             what: format!("Proxmox VE at {}: {method} {path}", self.endpoint),
             needs,
         };
@@ -204,7 +207,8 @@ impl Api {
                         "the API cannot be reached: {why}. Check api in [fleet.proxmox], and the firewall"
                     ),
                 ),
-                NoAnswer::Untrusted(why) | NoAnswer::Broken(why) => error(None, why),
+                NoAnswer::Untrusted(why) => CallError { is_untrusted: true, ..error(None, why) },
+                NoAnswer::Broken(why) => error(None, why),
             })?;
         let document: Option<Value> = serde_json::from_slice(&answer.body).ok();
         if !(200..300).contains(&answer.status) {
@@ -241,7 +245,14 @@ mod tests {
     use super::*;
 
     fn failed(status: Option<u16>, reason: &str) -> CallError {
-        CallError { status, reason: reason.into(), what: "POST /x".into(), needs: "VM.Clone on the template" }
+        let (what, needs) = ("POST /x".into(), "VM.Clone on the template");
+        CallError {
+            status,
+            reason: reason.into(),
+            is_untrusted: reason.starts_with("its certificate"),
+            what,
+            needs,
+        }
     }
 
     #[test]
