@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::TOKEN;
-use place::{LIMIT, Place, place};
+use place::{LIMIT, Place, Share, place};
 use serde_json::{Value, json};
 use stand_in::{Reply, StandIn};
 use support::{Said, eventually, finish, signal};
@@ -32,18 +32,22 @@ struct Bench {
     place: Arc<Place>,
     api: StandIn,
     folder: PathBuf,
+    /// Dropped last, when the machines are gone.
+    _share: Share,
 }
 
 /// What is in the cluster before a run, and has to be there after it.
 const BEFORE: [(u32, &str); 2] = [(100, "loadline-server"), (9000, "debian-12")];
 
 impl Bench {
-    fn new() -> Option<Bench> {
+    /// For a test that runs so many machines at the same time.
+    fn of(machines: usize) -> Option<Bench> {
         let place = place()?;
+        let share = place.share(machines);
         let api = StandIn::start(&place);
         let folder = place.folder.join(place.name("user"));
         fs::create_dir(&folder).unwrap();
-        let bench = Bench { place, api, folder };
+        let bench = Bench { place, api, folder, _share: share };
         let token = bench.path("token");
         fs::write(&token, TOKEN).unwrap();
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -111,7 +115,7 @@ fn files(folder: &Path, all: &mut Vec<PathBuf>) {
 
 #[test]
 fn a_study_measures_disks_of_machines_that_are_made_for_it_and_deleted_at_its_end() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(2) else { return };
     bench.study(2, 1, "pool = \"load\"");
     let plan = bench.run(&["run", "study.toml", "--plan"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
@@ -174,7 +178,7 @@ fn a_study_measures_disks_of_machines_that_are_made_for_it_and_deleted_at_its_en
 
 #[test]
 fn files_in_the_machines_are_measured_too_and_a_run_that_was_stopped_is_resumed_with_new_machines() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(2) else { return };
     // The hosts that stand in for machines have this machine's folders.
     let data = bench.path("data");
     fs::create_dir(&data).unwrap();
@@ -197,7 +201,7 @@ fn files_in_the_machines_are_measured_too_and_a_run_that_was_stopped_is_resumed_
 
 #[test]
 fn each_privilege_that_the_token_lacks_is_named_with_its_path_and_nothing_is_left() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(1) else { return };
     bench.study(1, 1, "");
     for (privilege, path) in [
         ("VM.Audit", "/vms/9000"),
@@ -227,7 +231,7 @@ fn each_privilege_that_the_token_lacks_is_named_with_its_path_and_nothing_is_lef
 
 #[test]
 fn answers_that_are_half_or_wrong_are_told_as_what_they_are() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(0) else { return };
     bench.study(1, 1, "");
     let plan = |answers: Vec<Reply>| {
         let mut cluster = bench.api.cluster();
@@ -252,7 +256,7 @@ fn answers_that_are_half_or_wrong_are_told_as_what_they_are() {
 
 #[test]
 fn a_task_that_fails_is_told_with_the_end_of_its_log_and_all_machines_are_deleted() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(3) else { return };
     bench.study(3, 1, "at_once = 3");
     for (call, end) in [
         ("clone", "clone failed: no space left on device"),
@@ -280,7 +284,7 @@ fn a_task_that_fails_is_told_with_the_end_of_its_log_and_all_machines_are_delete
 
 #[test]
 fn a_vmid_that_another_user_takes_first_is_left_to_that_user() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(2) else { return };
     bench.study(2, 1, "");
     bench.api.cluster().troubles.taken = 2;
     let said = bench.measure();
@@ -295,7 +299,7 @@ fn a_vmid_that_another_user_takes_first_is_left_to_that_user() {
 
 #[test]
 fn ctrl_c_while_machines_are_cloned_ends_the_clones() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(2) else { return };
     bench.study(2, 1, "");
     bench.api.cluster().troubles.endless = Some("clone");
     let child = bench.place.loadline(&bench.folder, &["run", "study.toml", "--out", "run"]).spawn().unwrap();
@@ -307,7 +311,7 @@ fn ctrl_c_while_machines_are_cloned_ends_the_clones() {
 
 #[test]
 fn what_a_killed_run_left_is_deleted_by_the_next_run_or_by_hand_and_nothing_else() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(4) else { return };
     bench.study(2, 60, "");
     let killed = || {
         let _ = fs::remove_dir_all(bench.path("run"));
@@ -344,8 +348,27 @@ fn what_a_killed_run_left_is_deleted_by_the_next_run_or_by_hand_and_nothing_else
 }
 
 #[test]
+fn a_machine_that_cannot_be_deleted_is_named_and_fleet_clean_deletes_it_later() {
+    let Some(bench) = Bench::of(1) else { return };
+    bench.study(1, 1, "");
+    let refusal = || Reply::error(403, "Permission check failed (/vms/101, VM.Allocate)");
+    bench.api.cluster().troubles.answers.push_back(("destroy", refusal()));
+    let said = bench.measure();
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    for words in
+        ["VM 101 of run", "is left", "lacks the privilege VM.Allocate on /vms/101", "loadline fleet clean"]
+    {
+        assert!(said.err.contains(words), "{words}: {}", said.err);
+    }
+    assert_eq!(bench.api.cluster().names().len(), 3);
+    let clean = bench.run(&["fleet", "clean", "study.toml"]);
+    assert!(clean.code == Some(0) && clean.out.contains("deleted VM 101"), "{}{}", clean.out, clean.err);
+    bench.is_clean();
+}
+
+#[test]
 fn machines_that_do_not_fit_are_refused_before_any_is_made_with_how_many_would() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(0) else { return };
     let refused = |words: &[&str]| bench.measure().refused(2, words);
     bench.write("nodes = 200", 1, "", "target = { folder = \"/data\" }");
     refused(&[
@@ -375,7 +398,7 @@ fn machines_that_do_not_fit_are_refused_before_any_is_made_with_how_many_would()
 
 #[test]
 fn a_certificate_with_another_fingerprint_gets_no_token() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(0) else { return };
     bench.study(1, 1, "");
     let text = fs::read_to_string(bench.path("study.toml")).unwrap();
     let found: String = bench.api.fingerprint.to_uppercase();
@@ -398,7 +421,7 @@ fn a_certificate_with_another_fingerprint_gets_no_token() {
 
 #[test]
 fn a_machine_that_is_gone_in_the_middle_is_lost_and_the_others_are_measured() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(2) else { return };
     bench.study(2, 4, "");
     let child = bench.place.loadline(&bench.folder, &["run", "study.toml", "--out", "run"]).spawn().unwrap();
     eventually("it measures", LIMIT, || bench.events().contains("\"starting\""));
@@ -411,7 +434,7 @@ fn a_machine_that_is_gone_in_the_middle_is_lost_and_the_others_are_measured() {
 
 #[test]
 fn an_agent_that_never_runs_is_told_after_the_wait_and_a_silent_api_ends_within_its_limit() {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::of(1) else { return };
     bench.study(1, 1, "");
     let text =
         fs::read_to_string(bench.path("study.toml")).unwrap().replace("wait = \"30s\"", "wait = \"10s\"");

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::netns::{self, Network, address};
 use crate::support::{Said, finish};
 
 /// Machines that can run at the same time.
-const HOSTS: usize = 4;
+const HOSTS: usize = 8;
 /// How long a command may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 /// Where a system has its disks by their serial numbers.
@@ -24,7 +24,19 @@ pub(crate) struct Place {
     pub(crate) network: Network,
     pub(crate) folder: PathBuf,
     is_used: Mutex<[bool; HOSTS + 1]>,
+    /// Machines that tests have asked for, and what wakes those that wait for them.
+    asked: (Mutex<usize>, Condvar),
     next: AtomicUsize,
+}
+
+/// The right of a test to run so many machines at the same time.
+pub(crate) struct Share(Arc<Place>, usize);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *self.0.asked.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
+        self.0.asked.1.notify_all();
+    }
 }
 
 /// A machine that runs. Dropping it ends all that runs on its host.
@@ -51,6 +63,7 @@ pub(crate) fn place() -> Option<Arc<Place>> {
         network: Network::new(number, HOSTS + 1),
         folder: netns::folder(number),
         is_used: Mutex::default(),
+        asked: (Mutex::new(0), Condvar::new()),
         next: AtomicUsize::new(0),
     };
     let _ = fs::create_dir("/run/sshd");
@@ -69,6 +82,17 @@ pub(crate) fn place() -> Option<Arc<Place>> {
 }
 
 impl Place {
+    /// Waits until so many machines can run.
+    pub(crate) fn share(self: &Arc<Place>, machines: usize) -> Share {
+        let (asked, woken) = &self.asked;
+        let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        while *asked + machines > HOSTS {
+            asked = woken.wait(asked).unwrap_or_else(PoisonError::into_inner);
+        }
+        *asked += machines;
+        Share(self.clone(), machines)
+    }
+
     fn host_key(&self, host: usize) -> PathBuf {
         self.folder.join(format!("host-key-{host}"))
     }
@@ -93,19 +117,6 @@ impl Place {
 
     pub(crate) fn run(&self, state: &Path, words: &[&str]) -> Said {
         finish(self.loadline(state, words).spawn().unwrap(), LIMIT)
-    }
-
-    /// Processes of `loadline` and `sshd` on the hosts of machines.
-    pub(crate) fn processes(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for host in 1..=HOSTS {
-            let output =
-                Command::new("ip").args(["netns", "pids", &self.network.name(host)]).output().unwrap();
-            for id in String::from_utf8_lossy(&output.stdout).split_whitespace() {
-                lines.extend(fs::read_to_string(format!("/proc/{id}/cmdline")));
-            }
-        }
-        lines
     }
 }
 

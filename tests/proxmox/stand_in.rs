@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -51,6 +52,7 @@ pub(crate) struct StandIn {
     pub(crate) fingerprint: String,
     cluster: Arc<Mutex<Cluster>>,
     ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl StandIn {
@@ -70,19 +72,27 @@ impl StandIn {
         let (send, bound) = std::sync::mpsc::channel();
         let (serving, ending, hosts, config) =
             (cluster.clone(), ends.clone(), place.clone(), Arc::new(config));
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             hosts.network.enter(0).unwrap();
             let listener = TcpListener::bind((crate::netns::address(0), 0)).unwrap();
             send.send(listener.local_addr().unwrap()).unwrap();
-            for stream in listener.incoming().flatten() {
-                if ending.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (cluster, config) = (serving.clone(), config.clone());
-                std::thread::spawn(move || serve(stream, config, &cluster));
+            listener.set_nonblocking(true).unwrap();
+            while !ending.load(Ordering::Relaxed) {
+                let Ok((stream, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                let (cluster, config, ending) = (serving.clone(), config.clone(), ending.clone());
+                std::thread::spawn(move || serve(stream, config, &cluster, &ending));
             }
         });
-        StandIn { address: bound.recv().unwrap(), fingerprint: sha256(made.cert.der()), cluster, ends }
+        StandIn {
+            address: bound.recv().unwrap(),
+            fingerprint: sha256(made.cert.der()),
+            cluster,
+            ends,
+            thread: Some(thread),
+        }
     }
 
     /// The cluster behind it.
@@ -93,8 +103,8 @@ impl StandIn {
 
 impl Drop for StandIn {
     fn drop(&mut self) {
-        // Its thread ends with the next connection, or with the test.
         self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
         self.cluster().end();
     }
 }
@@ -107,13 +117,19 @@ fn sha256(bytes: &[u8]) -> String {
     String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().into()
 }
 
-fn serve(stream: TcpStream, config: Arc<ServerConfig>, cluster: &Mutex<Cluster>) {
+fn serve(stream: TcpStream, config: Arc<ServerConfig>, cluster: &Mutex<Cluster>, ends: &AtomicBool) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
     let Some(request) = read(&mut stream) else { return };
     let reply = cluster.lock().unwrap_or_else(PoisonError::into_inner).answer(request);
     let (status, reason, body, sent) = match reply {
-        Reply::Slow(time) => return std::thread::sleep(time),
+        Reply::Slow(time) => {
+            let until = Instant::now() + time;
+            while Instant::now() < until && !ends.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return;
+        }
         Reply::Half(body) => (200, "OK".to_string(), body.clone(), body.len() / 2),
         Reply::Whole(status, reason, body) => (status, reason, body.clone(), body.len()),
     };
