@@ -9,7 +9,7 @@
 //! | `api`, `task` | calls and what their answers mean; what takes longer than a call |
 //! | `site`, `placement` | what a cluster has; on which nodes machines are made |
 //! | `making`, `removal` | the steps by which one machine is made, and its end |
-//! | `provision` | all machines of a run, in parallel |
+//! | `ledger`, `provision` | what a run has made so far; all machines of a run, in parallel |
 //! | `ownership` | how a machine says that a run made it: nothing else is ever deleted |
 //! | `record`, `clean` | what this machine knows of a run, and what is deleted after a run that was killed |
 //! | `stop` | a request to stop, which ends waits |
@@ -18,6 +18,7 @@ mod api;
 mod clean;
 mod error;
 mod http;
+mod ledger;
 mod making;
 mod options;
 mod ownership;
@@ -34,9 +35,10 @@ mod token;
 pub use api::Api;
 pub use clean::{Cleaned, clean};
 pub use error::{ErrorKind, ProxmoxError};
+pub use making::{ReachedMachine, ReadyMachine};
 pub use options::{DataDisk, Proxmox};
 pub use ownership::is_run_id;
-pub use provision::{MachinePlan, Provisioner, ReachedMachine, ReadyMachine};
+pub use provision::{MachinePlan, Provisioner};
 pub use record::{Record, records_folder};
 pub use stop::Stop;
 pub use token::{TOKEN_VARIABLE, Token};

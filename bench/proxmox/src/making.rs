@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::api::{CallError, encoded};
 use crate::error::ProxmoxError;
+use crate::ledger::Ledger;
 use crate::options::{free_slots, serial};
 use crate::ownership::{description, machine_name, tags};
 use crate::placement::Place;
-use crate::provision::{Provisioner, ReachedMachine, ReadyMachine};
 use crate::site::Template;
 use crate::task::Task;
 
@@ -24,9 +24,35 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The public keys of a machine's SSH server: the first that is there counts.
 const HOST_KEYS: [&str; 2] = ["/etc/ssh/ssh_host_ed25519_key.pub", "/etc/ssh/ssh_host_ecdsa_key.pub"];
 
+/// A machine that has an address and an SSH server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReachedMachine {
+    /// The name of the fleet's node.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The public key of its SSH server, as its agent read it: `ssh-ed25519 AAAA...`.
+    pub host_key: String,
+}
+
+/// A machine that SSH reaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadyMachine {
+    /// The name of the fleet's node.
+    pub name: String,
+    /// The node of the cluster on which it is.
+    pub node: String,
+    /// Its number in the cluster.
+    pub vmid: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// When its start was asked for.
+    pub started: Instant,
+}
+
 /// One machine that is being made.
 pub(crate) struct Making<'a> {
-    pub(crate) provisioner: &'a Provisioner,
+    pub(crate) ledger: &'a Ledger,
     pub(crate) template: &'a Template,
     pub(crate) place: &'a Place,
     /// The name of the fleet's node.
@@ -53,14 +79,14 @@ impl Making<'_> {
     }
 
     fn clone_template(&self) -> Result<u32, ProxmoxError> {
-        let Provisioner { api, options, run, .. } = self.provisioner;
+        let Ledger { api, options, run, .. } = self.ledger;
         let wait = options.wait.0;
         let mut last = ProxmoxError::interrupted();
         for _ in 0..ID_ATTEMPTS {
             if api.stop().is_requested() {
                 return Err(ProxmoxError::interrupted());
             }
-            let vmid = self.provisioner.next_id()?;
+            let vmid = self.ledger.next_id()?;
             let mut form = vec![
                 ("newid", vmid.to_string()),
                 ("name", machine_name(run, self.name)),
@@ -73,7 +99,7 @@ impl Making<'_> {
                 form.push(("target", self.place.node.clone()));
             }
             // Whatever becomes of the call, the end of the run looks for this machine.
-            self.provisioner.note(vmid, &self.place.node)?;
+            self.ledger.note(vmid, &self.place.node)?;
             let path = format!("/nodes/{}/qemu/{}/clone", encoded(&self.template.node), self.template.vmid);
             let needs = "VM.Clone on the template, VM.Allocate on the pool (or on /vms), Datastore.AllocateSpace on the storage, and SDN.Use \
                          on the network";
@@ -81,9 +107,9 @@ impl Making<'_> {
                 Ok(answer) => match Task::of(&answer)? {
                     None => return Ok(vmid),
                     Some(task) => {
-                        self.provisioner.note_clone(vmid, Some(&task));
+                        self.ledger.note_clone(vmid, Some(&task));
                         let done = task.wait(api, wait);
-                        self.provisioner.note_clone(vmid, None);
+                        self.ledger.note_clone(vmid, None);
                         match done {
                             Ok(()) => return Ok(vmid),
                             Err(error) => {
@@ -102,7 +128,7 @@ impl Making<'_> {
                 return Err(error);
             }
             // The machine with this VMID is somebody else's.
-            self.provisioner.forget(vmid);
+            self.ledger.forget(vmid);
             last = error;
         }
         Err(ProxmoxError::failed(format!(
@@ -112,7 +138,7 @@ impl Making<'_> {
     }
 
     fn configure(&self, vmid: u32) -> Result<(), ProxmoxError> {
-        let Provisioner { api, options, run, public_key, disks, .. } = self.provisioner;
+        let Ledger { api, options, run, public_key, disks, .. } = self.ledger;
         let mut form = vec![
             ("tags".to_string(), tags(run)),
             ("sockets".into(), "1".into()),
@@ -156,7 +182,7 @@ impl Making<'_> {
     }
 
     fn start(&self, vmid: u32) -> Result<Instant, ProxmoxError> {
-        let api = &self.provisioner.api;
+        let api = &self.ledger.api;
         if api.stop().is_requested() {
             return Err(ProxmoxError::interrupted());
         }
@@ -173,7 +199,7 @@ impl Making<'_> {
         started: Instant,
         reach: &dyn Fn(&ReachedMachine) -> Result<(), String>,
     ) -> Result<ReadyMachine, ProxmoxError> {
-        let Provisioner { api, options, .. } = self.provisioner;
+        let Ledger { api, options, .. } = self.ledger;
         let config = api.get(&self.path(vmid, "/config"), &[], "VM.Audit on the machine")?;
         let card = config["net0"].as_str().and_then(hardware_address).map(str::to_ascii_lowercase);
         loop {
@@ -207,7 +233,7 @@ impl Making<'_> {
 
     /// The outer error ends the attempts; the inner one says what is not there yet.
     fn attempt(&self, vmid: u32, card: Option<&str>) -> Result<Result<ReachedMachine, String>, ProxmoxError> {
-        let api = &self.provisioner.api;
+        let api = &self.ledger.api;
         let needs = "VM.GuestAgent.Audit on the machine (before Proxmox VE 9: VM.Monitor)";
         let found = match api.get(&self.path(vmid, "/agent/network-get-interfaces"), &[], needs) {
             Ok(found) => found,
@@ -250,7 +276,7 @@ impl Making<'_> {
         if matches!(error.status, Some(400..=499)) || is_off {
             return Err(error.into());
         }
-        let api = &self.provisioner.api;
+        let api = &self.ledger.api;
         let status = api.get(&self.path(vmid, "/status/current"), &[], "VM.Audit on the machine");
         match status {
             Ok(status) if status["status"] == "stopped" => Err(ProxmoxError::failed(

@@ -40,7 +40,7 @@ const MOST_MACHINES: u32 = 1024;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProxmoxMachines {
     /// The cluster, and what the machines are like.
-    pub cluster: Proxmox,
+    pub cluster: Box<Proxmox>,
     /// The names of the nodes: each is a machine.
     pub names: Vec<String>,
     /// Workers on each. At least one.
@@ -79,7 +79,7 @@ impl FleetKind for ProxmoxMachines {
         let count = options.nodes.unwrap_or(1).min(MOST_MACHINES + 1);
         let width = count.to_string().len();
         Ok(Some(ProxmoxMachines {
-            cluster: cluster.clone(),
+            cluster: Box::new(cluster.clone()),
             names: (1..=count).map(|number| format!("vm-{number:0width$}")).collect(),
             workers_per_node: options.workers_per_node,
             disks_per_worker: options.disks_per_worker,
@@ -175,7 +175,7 @@ pub(crate) struct ProxmoxLauncher {
     thread: Option<JoinHandle<()>>,
     notices: Option<mpsc::Sender<String>>,
     /// The machines that are there.
-    hosts: Option<SshLauncher>,
+    hosts: Option<Box<SshLauncher>>,
     /// Why a node has no machine.
     missing: BTreeMap<String, FleetError>,
 }
@@ -226,7 +226,7 @@ fn make(
         // If too many wait, this one is not shown.
         move |text: String| drop(notices.try_send(text))
     };
-    let cluster = &fleet.cluster;
+    let cluster: &Proxmox = &fleet.cluster;
     let api = Api::new(cluster, stop)?;
     let cleaned = clean(&api, cluster, None)?;
     for (run, machines) in &cleaned.deleted {
@@ -312,7 +312,7 @@ impl Launcher for ProxmoxLauncher {
         let hosts =
             SshHosts { nodes, workers_per_node: self.fleet.workers_per_node, direct: self.fleet.direct };
         let made = MadeHosts { known_hosts, what: made.what, started };
-        let hosts = self.hosts.insert(SshLauncher::of_made(hosts, made));
+        let hosts = self.hosts.insert(Box::new(SshLauncher::of_made(hosts, made)));
         let mut workers = hosts.prepare(context).await?;
         for node in self.missing.keys() {
             workers.extend((0..self.fleet.workers_per_node).map(|number| LaunchedWorker {

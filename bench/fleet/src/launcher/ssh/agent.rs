@@ -123,7 +123,7 @@ impl<'a> Agent<'a> {
                     log_dir: None,
                     host_ip: ssh_connection(2).filter(|_| controller.ip().is_loopback()),
                     goes_on_without: false,
-                    machine: machine.map(StartedMachine::received),
+                    machine: machine.map(|machine| StartedMachine::received(*machine)),
                     notices: mpsc::channel(1).0,
                 };
                 let launcher = self.launcher.insert(LocalLauncher::new(&fleet));

@@ -241,7 +241,7 @@ impl HostTask {
         };
         let Begin { node, workers, token, started, .. } = begin;
         self.session = Some(session);
-        let machine = started.map(|(what, started)| StartedMachine::since(&what, started));
+        let machine = started.map(|(what, started)| Box::new(StartedMachine::since(&what, started)));
         let message = ToAgent::Begin { node, workers, controller, token: token.to_string(), machine };
         let answer = match self.send(&message).await {
             true => {

@@ -39,7 +39,7 @@ pub(crate) enum ToAgent {
         token: String,
         /// The virtual machine that the host is, if its first worker is to report of its start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        machine: Option<StartedMachine>,
+        machine: Option<Box<StartedMachine>>,
     },
     /// Start a worker. Answered with `exited` when it ends, or could not be started.
     Launch(WorkerId),
