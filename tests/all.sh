@@ -24,6 +24,7 @@ tests/console_run
 tests/console_runs
 tests/identity
 tests/monitoring
+tests/proxmox
 tests/service
 tests/ssh
 tests/ssh_san

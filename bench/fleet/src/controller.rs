@@ -4,6 +4,7 @@
 //! [`crate::step`]) are written as what they are, a sequence, and ask [`Controller::next`] for the next thing that
 //! happens; what concerns the fleet as a whole (a worker asks to join, a connection ends) is handled there.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +33,8 @@ use crate::wire::{Hello, Reply, ToWorker, WorkerOrder};
 
 /// The version of this program: its workers have the same.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Messages of a launcher for people that wait.
+const NOTICES_WAITING: usize = 256;
 /// So many refused connections are reported one by one; then each time their number has doubled.
 const REFUSALS_REPORTED: u64 = 20;
 
@@ -94,6 +97,8 @@ pub(crate) struct Controller {
     /// The count of refused connections at which the next one is reported, once [`REFUSALS_REPORTED`] were.
     next_reported: u64,
     pub(crate) leaving: bool,
+    /// Messages of the launcher for people.
+    noticed: Option<mpsc::Receiver<String>>,
 }
 
 impl Controller {
@@ -137,12 +142,14 @@ impl Controller {
             refusals_reported: 0,
             next_reported: 0,
             leaving: false,
+            noticed: None,
         })
     }
 
     /// Prepares the hosts of the workers that the fleet launches. None of them runs yet.
     pub(crate) async fn prepare_launcher(&mut self, spec: &FleetSpec) -> Result<(), FleetError> {
         let (copies, copied) = watch::channel(ProgramCopies::default());
+        let (notices, noticed) = mpsc::channel(NOTICES_WAITING);
         let context = LaunchContext {
             controller: self.address,
             token: self.token.clone(),
@@ -151,18 +158,32 @@ impl Controller {
             log_dir: spec.worker_log_dir.clone(),
             host_ip: None,
             goes_on_without: spec.goes_on_without,
+            machine: None,
+            notices,
         };
         let prepare = self.launcher.prepare(context);
-        let show = |copies| self.events.emit(FleetEvent::Copying(copies));
-        // It may copy programs, for minutes.
+        let noticed = self.noticed.insert(noticed);
+        let events = RefCell::new(&mut self.events);
+        let show = |copies| events.borrow_mut().emit(FleetEvent::Copying(copies));
+        let prepare = telling(shown_while(prepare, copied, show), noticed, &events);
+        // It may copy programs or make machines, for minutes.
         let prepared = tokio::select! {
-            prepared = shown_while(prepare, copied, show) => prepared?,
+            prepared = prepare => prepared?,
             () = gone(&mut self.alive) => return Err(FleetError::interrupted()),
         };
         for LaunchedWorker { id, node } in prepared {
             self.add_member(id, node, true);
         }
         Ok(())
+    }
+
+    /// Has the launcher end all workers and remove what it made, and emits what it tells meanwhile.
+    pub(crate) async fn end_launcher(&mut self, deadline: Instant) {
+        let end = self.launcher.end_all(deadline);
+        match &mut self.noticed {
+            Some(noticed) => telling(end, noticed, &RefCell::new(&mut self.events)).await,
+            None => end.await,
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -413,6 +434,29 @@ impl Controller {
     pub(crate) fn send(&mut self, id: &WorkerId, word: ToWorker) -> bool {
         let connection = self.members.get(id).and_then(|m| m.connection.as_ref());
         connection.is_some_and(|connection| connection.outgoing.try_send(word).is_ok())
+    }
+}
+
+/// Does `work`, and emits what the launcher tells people meanwhile.
+async fn telling<T>(
+    work: impl Future<Output = T>,
+    noticed: &mut mpsc::Receiver<String>,
+    events: &RefCell<&mut EventQueue>,
+) -> T {
+    tokio::pin!(work);
+    loop {
+        let told = tokio::select! {
+            // What was told before the end comes first.
+            biased;
+            Some(told) = noticed.recv() => told,
+            result = &mut work => {
+                while let Ok(told) = noticed.try_recv() {
+                    events.borrow_mut().emit(FleetEvent::Notice(told));
+                }
+                return result;
+            }
+        };
+        events.borrow_mut().emit(FleetEvent::Notice(told));
     }
 }
 

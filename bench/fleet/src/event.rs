@@ -130,6 +130,9 @@ pub enum FleetEvent {
     /// The program is copied to hosts. It is for watching, and is not recorded.
     #[serde(skip)]
     Copying(ProgramCopies),
+    /// A message for people, about hosts that are made or deleted. It is for watching, and is not recorded.
+    #[serde(skip)]
+    Notice(String),
     /// A worker joined for the first time.
     Joined {
         /// The worker.

@@ -24,6 +24,7 @@ use crate::error::FleetError;
 use crate::event::{EventSink, LossReason, Operation};
 use crate::event_queue::EventQueue;
 use crate::identity::{WorkerId, WorkerInfo};
+use crate::launcher::FleetKind;
 use crate::mid_step::MidStepChanges;
 use crate::network::NetworkPathSpeed;
 use crate::network_path::NetworkPath;
@@ -31,9 +32,6 @@ use crate::operation::{NO_PROGRESS, SHORT_ORDER};
 use crate::outcome::{PerWorker, StepOutcome};
 use crate::spec::FleetSpec;
 use crate::wire::{FileToMake, FileToRemove, Reply, WorkerOrder};
-
-/// How long dropping a fleet may block: a little more than dismissing and killing the workers may take.
-const DROP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Files on workers' hosts, and which files they are.
 pub type MadeFiles = BTreeMap<WorkerId, Vec<FileIdentity>>;
@@ -86,6 +84,8 @@ pub struct Fleet {
     roster: Arc<Mutex<Vec<WorkerInfo>>>,
     address: SocketAddr,
     token: String,
+    /// How long dropping it may block.
+    end_limit: Duration,
 }
 
 impl std::fmt::Debug for Request {
@@ -114,6 +114,7 @@ impl Fleet {
             roster: roster.clone(),
             address: spec.listen,
             token: String::new(),
+            end_limit: spec.placement.end_limit(),
         };
         // Declared after the handle, so dropped before it: the thread must know that it is not wanted any more
         // before the handle waits for its end.
@@ -263,7 +264,7 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.requests = None;
         // Nothing is ever sent: it ends when the thread does.
-        let _ = self.ended.recv_timeout(DROP_LIMIT);
+        let _ = self.ended.recv_timeout(self.end_limit);
     }
 }
 

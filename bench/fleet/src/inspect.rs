@@ -21,3 +21,9 @@ pub async fn inspect_hosts(
     let (copies, copied) = watch::channel(ProgramCopies::default());
     shown_while(launcher.inspect(spec.program.clone(), copies, questions), copied, show).await
 }
+
+/// Checks whether the hosts can be made that the fleet makes when it starts, and says in words what was found; `None` if it makes none.
+/// Nothing is made.
+pub async fn check_hosts_to_make(spec: &FleetSpec) -> Result<Option<String>, FleetError> {
+    spec.placement.launcher().check().await
+}

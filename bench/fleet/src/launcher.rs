@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use loadline_base::units::TimeSpan;
 use loadline_guest::{Machine, MachineOrder};
-use tokio::sync::watch;
+use loadline_load::Target;
+use loadline_proxmox::Proxmox;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::copies::ProgramCopies;
@@ -27,13 +29,16 @@ use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
 use crate::orders::{Answered, Migration};
+use crate::started::StartedMachine;
 
 mod joining;
 mod local;
+mod proxmox;
 mod ssh;
 
 pub use joining::{DEFAULT_WAIT, JoiningWorkers, LONGEST_WAIT};
 pub use local::LocalProcesses;
+pub use proxmox::ProxmoxMachines;
 pub use ssh::{
     DiskQuestion, FoundDisk, HostAnswer, HostQuestion, PROGRAMS_VARIABLE, SshHosts, run_host_agent, ssh_shell,
 };
@@ -55,6 +60,10 @@ pub struct FleetOptions {
     pub wait: Option<TimeSpan>,
     /// `listen`: the address at which workers reach the controller.
     pub listen: Option<SocketAddr>,
+    /// `proxmox`: the virtual machines of a cluster that are the nodes.
+    pub proxmox: Option<Proxmox>,
+    /// `disks_per_worker`: disks of each worker.
+    pub disks_per_worker: u32,
 }
 
 /// Places of a fleet for workers that are started elsewhere, with `loadline worker --join`.
@@ -112,7 +121,25 @@ pub trait FleetKind: Sized {
 
     /// Leaves one worker on each node, where the fleet says how many there are.
     fn one_worker_each(&mut self) {}
+
+    /// Whether the hosts are made when the fleet starts, and deleted with all that is on them when it ends.
+    fn makes_hosts(&self) -> bool {
+        false
+    }
+
+    /// The disks that are made for each node when the fleet starts, by their names there. They hold nothing that could be lost.
+    fn made_disks(&self) -> Vec<Target> {
+        Vec::new()
+    }
+
+    /// How long the end of the fleet may take.
+    fn end_limit(&self) -> Duration {
+        END_LIMIT
+    }
 }
+
+/// How long the end of a fleet may take: a little more than dismissing and killing the workers may.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a launcher needs to know of the controller.
 #[derive(Debug, Clone)]
@@ -131,6 +158,10 @@ pub(crate) struct LaunchContext {
     pub(crate) host_ip: Option<IpAddr>,
     /// Whether hosts that cannot be prepared are left out: their workers do not start, and say why.
     pub(crate) goes_on_without: bool,
+    /// The virtual machine that this host is, if it was started for this fleet and its workers are to say how long that took.
+    pub(crate) machine: Option<StartedMachine>,
+    /// Where messages for people go, while hosts are prepared and when they are removed.
+    pub(crate) notices: mpsc::Sender<String>,
 }
 
 /// A worker that a launcher can start.
@@ -214,6 +245,12 @@ pub(crate) trait Launcher {
     /// the hosts.
     async fn end_all(&mut self, _deadline: Instant) {}
 
+    /// Checks whether the hosts can be made that the fleet makes, and says in words what was found. Called instead of `prepare`; makes
+    /// nothing. `None` for a fleet that makes no hosts.
+    async fn check(&mut self) -> Result<Option<String>, FleetError> {
+        Ok(None)
+    }
+
     /// Asks the hosts of these nodes about disks and folders, without anything else. Called instead of `prepare`, and leaves
     /// nothing running. Empty for a fleet that asks no hosts.
     async fn inspect(
@@ -241,7 +278,7 @@ macro_rules! kinds {
             pub fn of(options: &FleetOptions) -> Result<Placement, FleetError> {
                 Placement::from_options(options)?
                     .ok_or_else(|| FleetError::usage("[fleet] names no workers: set nodes (workers on this machine), [[fleet.node]] with ssh \
-                     (workers on hosts) or join (workers that connect to the controller)"))
+                     (workers on hosts), [fleet.proxmox] or join (workers that connect to the controller)"))
             }
 
             /// What acts for it.
@@ -287,6 +324,15 @@ macro_rules! kinds {
             fn one_worker_each(&mut self) {
                 match self { $(Placement::$kind(fleet) => fleet.one_worker_each(),)+ }
             }
+            fn makes_hosts(&self) -> bool {
+                match self { $(Placement::$kind(fleet) => fleet.makes_hosts(),)+ }
+            }
+            fn made_disks(&self) -> Vec<Target> {
+                match self { $(Placement::$kind(fleet) => fleet.made_disks(),)+ }
+            }
+            fn end_limit(&self) -> Duration {
+                match self { $(Placement::$kind(fleet) => fleet.end_limit(),)+ }
+            }
         }
 
         /// The launcher of a fleet of one of the kinds.
@@ -328,6 +374,9 @@ macro_rules! kinds {
             async fn end_all(&mut self, deadline: Instant) {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.end_all(deadline).await,)+ }
             }
+            async fn check(&mut self) -> Result<Option<String>, FleetError> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.check().await,)+ }
+            }
             async fn inspect(
                 &mut self,
                 program: PathBuf,
@@ -342,6 +391,8 @@ macro_rules! kinds {
 
 // Options are offered to the kinds in this order; the last one is what a study gets that says nothing.
 kinds! {
+    /// Processes of this program in virtual machines of a Proxmox VE cluster.
+    Proxmox(ProxmoxMachines, proxmox::ProxmoxLauncher),
     /// Workers that are started elsewhere and join.
     Joined(JoiningWorkers, joining::JoiningLauncher),
     /// Processes of this program on hosts that `ssh` reaches.

@@ -9,7 +9,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | [`spec`] | the specification of a fleet: where workers come from, where the controller listens, which token |
-//! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, hosts by SSH, workers that join |
+//! | [`launcher`] | the kinds of fleet, behind one contract: processes of this machine, hosts by SSH, machines of Proxmox VE, workers that join |
 //! | [`inspect`] | hosts asked about their disks, before a run |
 //! | [`identity`], [`node`] | names of workers, nodes |
 //! | [`fleet`] | the handle that a study holds: make files, fill, measure, scan, stop |
@@ -21,6 +21,7 @@
 //! | `carried` | the first program of virtual machines, carried to hosts with the program |
 //! | `orders` | what is ordered of the keeper of a machine |
 //! | `outside`, [`machine`] | a worker in a virtual machine, and its keeper outside |
+//! | `started` | a virtual machine that was started for the fleet, as its worker learns of it |
 //! | [`mid_step`] | what is done to workers while they measure: killed with their host, started again |
 //! | [`network`], [`network_path`] | the network between two workers, measured bare |
 //! | [`stop`] | waiting that ends on a request to stop |
@@ -61,6 +62,7 @@ pub mod outcome;
 mod outside;
 pub mod process;
 pub mod spec;
+mod started;
 mod step;
 mod step_state;
 pub mod stop;
@@ -76,13 +78,14 @@ pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation, WorkerSecond};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
 pub use identity::{WorkerId, WorkerInfo};
-pub use inspect::inspect_hosts;
+pub use inspect::{check_hosts_to_make, inspect_hosts};
 pub use join::WorkerOptions;
 pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
-    LocalProcesses, OpenPlaces, Placement, SshHosts, run_host_agent, ssh_shell,
+    LocalProcesses, OpenPlaces, Placement, ProxmoxMachines, SshHosts, run_host_agent, ssh_shell,
 };
 pub use loadline_guest::{LibvirtUri, Machine};
+pub use loadline_proxmox::Proxmox;
 pub use machine::run_worker_in_machine;
 pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;

@@ -164,7 +164,7 @@ impl Controller {
         while !self.connections.is_empty() && Instant::now() < deadline {
             self.next(deadline).await;
         }
-        self.launcher.end_all(deadline).await;
+        self.end_launcher(deadline).await;
         self.events.flush().await;
     }
 }

@@ -28,6 +28,7 @@ use crate::clock_offset::KnownClock;
 use crate::controller::unix_ms;
 use crate::network;
 use crate::outside::Outside;
+use crate::started::FirstWorker;
 use crate::wire::{FileToMake, FileToRemove, Measured, Reply, WorkerOrder};
 
 /// Orders that wait for the thread. The controller gives the next one when the last has ended, and then a stop.
@@ -66,11 +67,16 @@ pub(crate) struct LoadThread {
 impl LoadThread {
     /// Starts it, on a host with this address on the way to the controller.
     /// In a virtual machine, `outside` leads to its keeper.
-    pub(crate) fn start(ip: IpAddr, outside: Option<Outside>) -> std::io::Result<LoadThread> {
+    /// In one that a cluster has started for the fleet, its first worker reports of the start.
+    pub(crate) fn start(
+        ip: IpAddr,
+        outside: Option<Outside>,
+        first: Option<FirstWorker>,
+    ) -> std::io::Result<LoadThread> {
         let (work, orders) = std_mpsc::sync_channel::<Given>(ORDERS_WAITING);
         let (reply, replies) = mpsc::channel(REPLIES_WAITING);
         thread::Builder::new().name("load".into()).stack_size(STACK).spawn(move || {
-            let mut state = LoadState { prepared: None, outside, ip, reply };
+            let mut state = LoadState { prepared: None, outside, first, ip, reply };
             while let Ok((task, work, stop)) = orders.recv() {
                 state.work(task, work, &stop);
             }
@@ -90,6 +96,8 @@ struct LoadState {
     prepared: Option<(Prepared, Nanos)>,
     /// The keeper, if this is a virtual machine.
     outside: Option<Outside>,
+    /// What is known of the machine's start, if this is the first worker of a machine that a cluster has started.
+    first: Option<FirstWorker>,
     /// This host's address on the way to the controller.
     ip: IpAddr,
     reply: mpsc::Sender<(u64, Reply)>,
@@ -150,6 +158,9 @@ impl LoadState {
     fn enter<'a>(&mut self, job: &'a Job) -> Result<Cow<'a, Job>, LoadError> {
         // What was prepared before goes first: it may hold the same disks.
         self.prepared = None;
+        if let Some(first) = &mut self.first {
+            first.first_io(job);
+        }
         match &mut self.outside {
             Some(outside) => outside.enter(job).map(Cow::Owned),
             None => Ok(Cow::Borrowed(job)),
@@ -181,7 +192,10 @@ impl LoadState {
                 outside.describe(inside.with_sizes(&prepared.sizes()))
             }
         });
-        let host = host.map(Box::new);
+        let host = host.map(|host| match &self.first {
+            Some(first) => Box::new(first.describe(host)),
+            None => Box::new(host),
+        });
         self.prepared = Some((prepared, Nanos::from(job.warm_up.0)));
         // The connection adds what it knows of the clock.
         Ok(Reply::Prepared { clock: KnownClock::default(), host })

@@ -337,7 +337,7 @@ impl Outside {
 }
 
 /// The most memory that this process has had, bytes.
-fn most_memory() -> Option<u64> {
+pub(crate) fn most_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
     kib.trim().parse::<u64>().ok().map(|kib| kib * 1024)

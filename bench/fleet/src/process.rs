@@ -20,6 +20,7 @@ use crate::identity::WorkerId;
 use crate::launcher::WorkerExit;
 use crate::node::NodeSpec;
 use crate::orders::{Answered, Awaited, KeeperOrder, line_of};
+use crate::started::{MACHINE_VARIABLE, StartedMachine};
 
 /// How many bytes of what a worker printed last are kept for the message about its exit.
 const LAST_WORDS: usize = 2 << 10;
@@ -73,6 +74,8 @@ pub(crate) struct Launch {
     pub(crate) log_dir: Option<PathBuf>,
     /// The address at which other hosts reach this one, if the connection to the controller does not say it.
     pub(crate) host_ip: Option<IpAddr>,
+    /// The virtual machine that this host is, if the worker is the first one in it.
+    pub(crate) machine: Option<StartedMachine>,
 }
 
 /// Where the last lines are that a worker printed on its standard error.
@@ -107,6 +110,9 @@ impl Launch {
             .env(TOKEN_VARIABLE, &*self.token)
             .env(CONTROLLER_VARIABLE, std::process::id().to_string())
             .envs(self.host_ip.map(|ip| (HOST_IP_VARIABLE, ip.to_string())))
+            .envs(
+                self.machine.as_ref().and_then(|m| Some((MACHINE_VARIABLE, serde_json::to_string(m).ok()?))),
+            )
             // Orders about a machine, which the process keeps.
             .stdin(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -271,6 +277,7 @@ mod tests {
             token: "secret-token".into(),
             log_dir: None,
             host_ip: None,
+            machine: None,
         }
     }
 

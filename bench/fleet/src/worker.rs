@@ -21,6 +21,7 @@ use crate::join::{WorkerOptions, join};
 use crate::load_thread::{LoadThread, Work};
 use crate::outside::Outside;
 use crate::process::{given_host_ip, is_orphan};
+use crate::started::FirstWorker;
 use crate::tls::EncryptedStream;
 use crate::token::check_token;
 use crate::wire::{FailureKind, HEARTBEAT, Reply, SILENCE_LIMIT, ToController, ToWorker, WorkerOrder};
@@ -58,7 +59,7 @@ pub fn run_worker(options: WorkerOptions, tell: &mut dyn FnMut(&str)) -> Result<
         let outside = options.inside.as_ref().map(Outside::connect).transpose().map_err(|e| {
             FleetError::failed(format!("worker {id} does not reach the keeper of its virtual machine: {e}"))
         })?;
-        let load = LoadThread::start(given_host_ip().unwrap_or(ip), outside)
+        let load = LoadThread::start(given_host_ip().unwrap_or(ip), outside, FirstWorker::here())
             .map_err(|e| FleetError::failed(format!("worker {id} cannot start its thread: {e}")))?;
         let mut session = Session::new(options.join, id, writer, load);
         let result = session.obey(reader, &mut interrupted).await;

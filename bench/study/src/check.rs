@@ -71,6 +71,8 @@ pub struct PlanCheck {
     pub devices: Vec<Device>,
     /// What was found on each host that was asked, in the order of the nodes.
     pub hosts: Vec<HostFound>,
+    /// The machines that the fleet will make, in words; `None` if it makes none.
+    pub machines: Option<String>,
     /// The cluster that ran before, if the study names one, and bytes that the run's volumes take of its devices.
     pub cluster: Option<(FoundCluster, ByteSize)>,
     /// What stands in the way; empty if nothing does.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use loadline_base::device_model::DeviceModel;
 use loadline_base::units::{ByteSize, TimeSpan};
-use loadline_fleet::{Machine, NodeSpec};
+use loadline_fleet::{Machine, NodeSpec, Proxmox};
 use loadline_load::{Engine, StopIf, Target};
 use loadline_target::{ExternalSpec, Fault, FaultKind};
 use schemars::JsonSchema;
@@ -408,8 +408,8 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The workers that measure: processes on nodes of this machine or on hosts that `ssh` reaches, or workers that join from other
-/// machines.
+/// The workers that measure: processes on nodes of this machine, on hosts that `ssh` reaches or in virtual machines that are made for the
+/// run, or workers that join from other machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetSection {
@@ -435,6 +435,9 @@ pub struct FleetSection {
     /// Each worker is a virtual machine like this one (`machine = {}`: 1 CPU, 128MiB). Absent: a process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
+    /// Virtual machines of a Proxmox VE cluster, made for the run: as many as `nodes` says, each is a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxmox: Option<Proxmox>,
     /// Disks of each worker. Each disk gets the profile's threads.
     #[schemars(range(min = 1, max = 256))]
     pub disks_per_worker: u32,
@@ -481,6 +484,7 @@ impl Default for FleetSection {
             disks: Vec::new(),
             workers_per_node: 1,
             machine: None,
+            proxmox: None,
             disks_per_worker: 1,
             disk_size: None,
             when_node_is_gone: WhenNodeIsGone::Move,

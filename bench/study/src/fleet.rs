@@ -40,6 +40,8 @@ impl ResolvedFleet {
             join: section.join,
             wait: section.wait,
             listen: section.listen,
+            proxmox: section.proxmox.clone(),
+            disks_per_worker: section.disks_per_worker,
         };
         let placement = Placement::of(&options)?;
         Ok(ResolvedFleet {

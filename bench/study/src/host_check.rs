@@ -1,11 +1,14 @@
 //! Checks a plan against the hosts of its fleet: whether each host can be reached, and whether each disk that is named there exists, is
-//! free, and has room for the loads. Nothing is changed on a host, but that the program is copied there.
+//! free, and has room for the loads. Nothing is changed on a host, but that the program is copied there. Hosts that the fleet makes are not
+//! there yet: the cluster in which it makes them is asked whether it can.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
-use loadline_fleet::{DiskQuestion, FleetEvent, FleetKind, HostAnswer, HostQuestion, inspect_hosts};
+use loadline_fleet::{
+    DiskQuestion, FleetEvent, FleetKind, HostAnswer, HostQuestion, check_hosts_to_make, inspect_hosts,
+};
 use loadline_load::Target;
 
 use crate::check::{Device, HostFound, PlanCheck, RunPlace, human, needs_permission, way};
@@ -36,14 +39,19 @@ pub async fn check_hosts(
         return;
     }
     let loads: Vec<&Step> = plan.loads().collect();
+    if plan.fleet.placement.makes_hosts() {
+        return check_machines(study, plan, &loads, found).await;
+    }
     let ceilings: Vec<&Step> = plan.ceilings().collect();
+    let all_disks: BTreeMap<String, Vec<Target>> =
+        study.fleet.node.iter().map(|node| (node.name.clone(), study.disks_of_node(&node.name))).collect();
     let mut wanted: BTreeMap<&str, Vec<Wanted<'_>>> = BTreeMap::new();
     let mut questions = BTreeMap::new();
     for node in &study.fleet.node {
         let ceiling = study.ceilings.node.iter().filter(|ceiling| ceiling.name == node.name);
         let bare = ceiling.clone().flat_map(|ceiling| &ceiling.devices);
         let writes = ceilings.iter().any(|step| step.profile.write_percent > 0);
-        let measured = study.disks_of_node(&node.name).iter();
+        let measured = all_disks.get(&node.name).into_iter().flatten();
         let disks: Vec<Wanted<'_>> = measured
             .map(|target| Wanted { target, loads: &loads, writes: plan.writes() })
             .chain(bare.map(|target| Wanted { target, loads: &ceilings, writes }))
@@ -92,6 +100,19 @@ pub async fn check_hosts(
                 found.hosts.push(host);
             }
         }
+    }
+}
+
+/// Asks the cluster in which the machines of the fleet will be made, and checks that the loads fit on the disks that will be.
+async fn check_machines(study: &Study, plan: &Plan, loads: &[&Step], found: &mut PlanCheck) {
+    match check_hosts_to_make(&plan.fleet.spec()).await {
+        Ok(words) => found.machines = words,
+        Err(error) => found.problems.push(error.into()),
+    }
+    if let Some(disk) = study.fleet.proxmox.as_ref().and_then(|cluster| cluster.disk.as_ref()) {
+        let source = "[fleet.proxmox] disk";
+        let unfit = loads.iter().find_map(|step| fits(&step.label, &step.profile, disk.size, source).err());
+        found.problems.extend(unfit);
     }
 }
 

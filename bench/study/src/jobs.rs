@@ -109,10 +109,13 @@ impl Jobs<'_> {
     }
 
     fn devices<'a>(&self, devices: impl Iterator<Item = &'a Target>) -> Vec<Disk> {
+        let made = self.plan.fleet.placement.made_disks();
         let allowed = |target: &Target| match target {
             // There is nothing on it to lose.
             Target::Null(_) => WritePermission::Destroy,
             _ if self.manifest.destroy_data => WritePermission::Destroy,
+            // They were made for this run, with the machine that has them.
+            _ if made.contains(target) => WritePermission::Destroy,
             _ => WritePermission::Refused,
         };
         devices

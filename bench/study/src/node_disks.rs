@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use loadline_fleet::FleetKind;
+use loadline_fleet::{FleetKind, NodeSpec};
 use loadline_load::Target;
 
 use crate::error::StudyError;
@@ -13,18 +13,35 @@ use crate::fleet::ResolvedFleet;
 impl Study {
     /// Whether the study names the disks of each node, and not of the fleet as a whole.
     pub fn names_node_disks(&self) -> bool {
-        !self.fleet.disks.is_empty() || self.fleet.node.iter().any(|node| !node.disks.is_empty())
+        !self.fleet.disks.is_empty()
+            || self.fleet.node.iter().any(|node| !node.disks.is_empty())
+            || self.makes_disks()
     }
 
-    /// The disks of a node: its own, or those of every host; none if the study names none.
-    pub fn disks_of_node(&self, name: &str) -> &[Target] {
-        let node = self.fleet.node.iter().find(|node| node.name == name);
-        node.map(|node| node.disks.as_slice()).filter(|disks| !disks.is_empty()).unwrap_or(&self.fleet.disks)
+    /// Whether the disks that are measured are made for the run, with the machines that have them.
+    pub fn makes_disks(&self) -> bool {
+        self.fleet.proxmox.as_ref().is_some_and(|cluster| cluster.disk.is_some())
+    }
+
+    /// The disks of a node: its own, those of every host, or those that are made with it; none if the study names none.
+    pub fn disks_of_node(&self, name: &str) -> Vec<Target> {
+        if let Some(cluster) = self.fleet.proxmox.as_ref().filter(|cluster| cluster.disk.is_some()) {
+            let count = self.fleet.workers_per_node.saturating_mul(self.fleet.disks_per_worker);
+            return cluster.disk_paths(count).into_iter().map(Target::Path).collect();
+        }
+        match self.fleet.node.iter().find(|node| node.name == name) {
+            Some(node) => self.named_for(node).to_vec(),
+            None => self.fleet.disks.clone(),
+        }
+    }
+
+    fn named_for<'a>(&'a self, node: &'a NodeSpec) -> &'a [Target] {
+        if node.disks.is_empty() { &self.fleet.disks } else { &node.disks }
     }
 
     /// Every existing disk that the study measures, ceilings apart: of targets, or of nodes.
     pub fn named_disks(&self) -> impl Iterator<Item = &Target> {
-        let of_nodes = self.fleet.node.iter().flat_map(|node| self.disks_of_node(&node.name));
+        let of_nodes = self.fleet.node.iter().flat_map(|node| self.named_for(node));
         self.targets().flat_map(|target| target.devices).chain(of_nodes)
     }
 }
@@ -47,6 +64,9 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
     if section.group.is_some() && section.inventory.is_none() {
         return usage("[fleet] group without inventory: name the inventory whose group it is".into());
     }
+    if !section.disks.is_empty() && study.makes_disks() {
+        return usage("[fleet] disks and [fleet.proxmox] disk both say which disks the machines have: leave one of them out".into());
+    }
     if study.names_node_disks() {
         let names_others = study
             .targets()
@@ -62,12 +82,11 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             );
         }
         let each = u64::from(section.workers_per_node) * u64::from(section.disks_per_worker);
-        for node in &section.node {
-            let disks = study.disks_of_node(&node.name);
+        for name in &fleet.nodes {
+            let disks = study.disks_of_node(name);
             if disks.len() as u64 != each {
                 return usage(format!(
-                    "[[fleet.node]] {} names {} disks, and {} workers with {} disks each need {each}: name as many",
-                    node.name,
+                    "[[fleet.node]] {name} names {} disks, and {} workers with {} disks each need {each}: name as many",
                     disks.len(),
                     section.workers_per_node,
                     section.disks_per_worker
@@ -77,8 +96,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             let mut own = disks.iter().filter(|disk| is_a_hosts_own(disk)).map(ToString::to_string);
             if let Some(twice) = own.find(|disk| !seen.insert(disk.clone())) {
                 return usage(format!(
-                    "[[fleet.node]] {}: {twice} is named twice: two workers would disturb each other; name each disk once",
-                    node.name
+                    "[[fleet.node]] {name}: {twice} is named twice: two workers would disturb each other; name each disk once"
                 ));
             }
         }
@@ -93,7 +111,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             path.display()
         ))),
     };
-    for target in section.node.iter().flat_map(|node| study.disks_of_node(&node.name)) {
+    for target in fleet.nodes.iter().flat_map(|name| study.disks_of_node(name)) {
         target.path().map_or(Ok(()), |path| whole("[[fleet.node]] disks:", path))?;
     }
     for target in study.targets() {
@@ -108,7 +126,8 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             None if study.makes_files() && target.san.is_none() => {
                 return usage(
                     "the workers are on hosts, and the study does not say where their disks are: name a folder there ([target] \
-                     folder = \"/data\"), or existing disks (disks = [...] in [[fleet.node]] or [fleet])"
+                     folder = \"/data\"), existing disks (disks = [...] in [[fleet.node]] or [fleet]), or disks that are made (disk = {...} in \
+                     [fleet.proxmox])"
                         .into(),
                 );
             }

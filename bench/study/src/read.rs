@@ -35,6 +35,7 @@ pub fn read(path: &Path) -> Result<(Study, String), StudyError> {
     let mut study = parse(&path.display().to_string(), &text)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     add_hosts(&mut study, folder).map_err(|e| fault(e.message))?;
+    locate_token(&mut study, folder).map_err(|e| fault(e.message))?;
     Ok((study, text))
 }
 
@@ -48,6 +49,15 @@ fn add_hosts(study: &mut Study, folder: &Path) -> Result<(), StudyError> {
         ));
     }
     fleet.node = nodes(&folder.join(inventory), fleet.group.as_deref())?;
+    Ok(())
+}
+
+/// Makes the path of a token's file whole, since the run may be resumed from another folder.
+pub(crate) fn locate_token(study: &mut Study, folder: &Path) -> Result<(), StudyError> {
+    let cluster = study.fleet.proxmox.as_mut();
+    let Some(file) = cluster.and_then(|cluster| cluster.token_file.as_mut()) else { return Ok(()) };
+    *file = std::path::absolute(folder.join(&*file))
+        .map_err(|e| StudyError::failed(format!("[fleet.proxmox] token_file {}: {e}", file.display())))?;
     Ok(())
 }
 
@@ -141,6 +151,7 @@ fn section_of(key: &str) -> Option<String> {
         ("[fleet]", "FleetSection"),
         ("[[fleet.node]]", "NodeSpec"),
         ("machine = { ... }, in [fleet] or [[fleet.node]]", "Machine"),
+        ("[fleet.proxmox]", "Proxmox"),
         ("[target]", "TargetSection"),
         ("[matrix] or [vary]", "Axes"),
         ("[target] san", "SanSection"),

@@ -200,7 +200,7 @@ impl Recorder {
                 });
                 return Ok(());
             }
-            FleetEvent::Copying(_) => {
+            FleetEvent::Copying(_) | FleetEvent::Notice(_) => {
                 self.progress.update(Update::Fleet(event));
                 return Ok(());
             }

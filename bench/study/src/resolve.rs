@@ -67,7 +67,7 @@ impl ResolvedStudy<'_> {
             study.condition.first().map(|condition| &condition.name),
             &points,
         )?;
-        let fill = study.phases.fill.unwrap_or(makes_files);
+        let fill = study.phases.fill.unwrap_or(makes_files || study.makes_disks());
         devices_of_unknown_workers(study, &fleet, &points, fill)?;
         fill_levels(study, &fleet, &points, fill)?;
         if study.run.verify {

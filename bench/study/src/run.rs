@@ -127,6 +127,13 @@ async fn attempt(
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), StudyError> {
     let spec = spec(owned, token)?;
+    if spec.placement.makes_hosts() {
+        // The machines of an attempt before are deleted, and all that was on them: files are made and filled anew.
+        let manifest = &mut owned.folder.manifest;
+        manifest.files.iter_mut().for_each(|file| file.identity = None);
+        (manifest.filled, manifest.filled_percent) = (false, None);
+        owned.save()?;
+    }
     if let (Some(places), Some(token)) = (spec.placement.open_places(), &spec.token) {
         shared.lock().await_workers(token.clone(), places.workers);
     }

@@ -166,6 +166,8 @@ impl Launcher for LocalLauncher {
                     token: context.token.clone(),
                     log_dir: context.log_dir.clone(),
                     host_ip: context.host_ip,
+                    // It is the first worker that says how long the machine took.
+                    machine: context.machine.clone().filter(|_| i == 0),
                 };
                 workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
                 self.slots.insert(id, LocalSlot { launch, process: None, is_away: false });
@@ -187,6 +189,7 @@ impl Launcher for LocalLauncher {
         }
         slot.process = Some(slot.launch.start()?);
         slot.is_away = false;
+        slot.launch.machine = None;
         Ok(match slot.launch.node.machine {
             Some(_) => machine_limit(machines),
             None => JOIN_LIMIT,

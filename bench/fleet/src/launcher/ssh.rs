@@ -11,6 +11,7 @@
 //! | `agent` | what runs on the host |
 //! | `messages` | what the two send each other |
 //! | `program` | the program for each architecture |
+//! | `reach` | whether a host lets us in, before anything else |
 //! | `failure` | what the words of `ssh` mean |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ mod failure;
 mod host;
 mod messages;
 mod program;
+mod reach;
 mod session;
 
 pub use agent::run_host_agent;
@@ -42,9 +44,11 @@ pub use messages::{DiskQuestion, FoundDisk, HostAnswer, HostQuestion};
 pub use program::PROGRAMS_VARIABLE;
 pub use session::ssh_shell;
 
+pub(super) use reach::reach;
+pub(super) use session::HostAddress;
+
 use host::{Begin, Host, HostRequest};
 use program::Programs;
-use session::HostAddress;
 
 /// How long a worker may take to join whose host is connected.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
@@ -149,8 +153,20 @@ impl SshHosts {
             node: node.name.clone(),
             destination: node.ssh.clone().unwrap_or_default(),
             key: node.ssh_key.clone(),
+            known_hosts: None,
         }
     }
+}
+
+/// Hosts that another launcher has made: how they are known, and when their start was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct MadeHosts {
+    /// The file with the keys of their SSH servers, as `known_hosts`.
+    pub(super) known_hosts: PathBuf,
+    /// What runs them, in words.
+    pub(super) what: String,
+    /// By the names of their nodes.
+    pub(super) started: BTreeMap<String, std::time::Instant>,
 }
 
 /// Starts workers by the agents of their hosts, and owns the connections.
@@ -159,11 +175,17 @@ pub(crate) struct SshLauncher {
     hosts: BTreeMap<String, Host>,
     /// The node on whose host each worker is launched.
     workers: BTreeMap<WorkerId, String>,
+    made: Option<MadeHosts>,
 }
 
 impl SshLauncher {
     pub(crate) fn new(fleet: &SshHosts) -> SshLauncher {
-        SshLauncher { fleet: fleet.clone(), hosts: BTreeMap::new(), workers: BTreeMap::new() }
+        SshLauncher { fleet: fleet.clone(), hosts: BTreeMap::new(), workers: BTreeMap::new(), made: None }
+    }
+
+    /// For hosts that another launcher has made.
+    pub(super) fn of_made(fleet: SshHosts, made: MadeHosts) -> SshLauncher {
+        SshLauncher { made: Some(made), ..SshLauncher::new(&fleet) }
     }
 
     fn host_of(&self, worker: &WorkerId) -> Option<&Host> {
@@ -185,8 +207,14 @@ impl Launcher for SshLauncher {
                 controller: context.controller,
                 direct: self.fleet.direct,
                 token: context.token.clone(),
+                started: self
+                    .made
+                    .as_ref()
+                    .and_then(|made| Some((made.what.clone(), *made.started.get(&node.name)?))),
             };
-            let host = Host::start(SshHosts::address(node), programs.clone(), Some(begin));
+            let known_hosts = self.made.as_ref().map(|made| made.known_hosts.clone());
+            let address = HostAddress { known_hosts, ..SshHosts::address(node) };
+            let host = Host::start(address, programs.clone(), Some(begin));
             let (answer, answered) = oneshot::channel();
             host.ask(HostRequest::Prepare(answer));
             answers.push(answered);
@@ -315,8 +343,8 @@ impl Launcher for SshLauncher {
     }
 }
 
-/// All failures as one error; of kind `Usage` if one of them is.
-fn all_failures(failures: Vec<FleetError>) -> Option<FleetError> {
+/// All failures as one error, `None` without any; of kind `Usage` if one of them is.
+pub(super) fn all_failures(failures: Vec<FleetError>) -> Option<FleetError> {
     let usage = failures.iter().any(|error| error.kind == ErrorKind::Usage);
     let messages: Vec<String> = failures.into_iter().map(|error| error.message).collect();
     let message = messages.join("\n");

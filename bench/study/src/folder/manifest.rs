@@ -175,6 +175,7 @@ impl Manifest {
         if manifest.study.fleet.inventory.is_some() {
             manifest.study.fleet.node = nodes;
         }
+        read::locate_token(&mut manifest.study, &manifest.study_folder)?;
         Ok(manifest)
     }
 

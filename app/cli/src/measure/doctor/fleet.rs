@@ -190,6 +190,7 @@ impl Losses {
                     copying = None;
                 }
             }
+            FleetEvent::Notice(text) => eprint_line!("{text}"),
             FleetEvent::Listening { address } => {
                 if let Some((token, workers)) = &waits {
                     eprint_line!("{}", progress::waiting(address, token, *workers));

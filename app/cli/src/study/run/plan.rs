@@ -32,6 +32,7 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
             None => format!("files of {}", human(size)),
         },
         None if !found.hosts.is_empty() => "existing disks of the hosts".into(),
+        None if study.makes_disks() => "disks that are made with the machines".into(),
         None if found.devices.is_empty() => "existing devices".into(),
         None => {
             let named = found.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
@@ -39,6 +40,9 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
         }
     };
     text.push_str(&format!("fleet: {fleet}: {disks}\n"));
+    if let Some(machines) = &found.machines {
+        text.push_str(&format!("machines, made for the run and deleted at its end: {machines}\n"));
+    }
     for host in &found.hosts {
         let devices = host.devices.iter().map(|d| format!("{} ({})", d.target, human(d.size)));
         let folders =

@@ -137,6 +137,7 @@ impl Shown {
     fn fleet(&mut self, event: &FleetEvent) {
         match event {
             FleetEvent::Copying(copies) => self.copying(copies),
+            FleetEvent::Notice(text) => self.line(text),
             FleetEvent::Joined { worker } => {
                 self.joined += 1;
                 let text = format!("worker {} of {} joined ({} so far)", worker.id, worker.host, self.joined);

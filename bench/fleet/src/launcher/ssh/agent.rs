@@ -21,6 +21,7 @@ use crate::identity::WorkerId;
 use crate::launcher::local::LocalLauncher;
 use crate::launcher::{LaunchContext, Launcher, LocalProcesses};
 use crate::node::NodeSpec;
+use crate::started::StartedMachine;
 
 /// How often it is checked whether a worker has ended.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -112,7 +113,7 @@ impl<'a> Agent<'a> {
 
     async fn handle(&mut self, message: ToAgent) -> Result<(), FleetError> {
         match message {
-            ToAgent::Begin { node, workers, controller, token } => {
+            ToAgent::Begin { node, workers, controller, token, machine } => {
                 let fleet = LocalProcesses { nodes: vec![*node], workers_per_node: workers };
                 let context = LaunchContext {
                     controller,
@@ -122,6 +123,8 @@ impl<'a> Agent<'a> {
                     log_dir: None,
                     host_ip: ssh_connection(2).filter(|_| controller.ip().is_loopback()),
                     goes_on_without: false,
+                    machine: machine.map(|machine| StartedMachine::received(*machine)),
+                    notices: mpsc::channel(1).0,
                 };
                 let launcher = self.launcher.insert(LocalLauncher::new(&fleet));
                 let answer = match launcher.prepare(context).await {

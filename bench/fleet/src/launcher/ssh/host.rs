@@ -17,6 +17,7 @@ use crate::error::{ErrorKind, FleetError};
 use crate::identity::WorkerId;
 use crate::launcher::WorkerExit;
 use crate::node::NodeSpec;
+use crate::started::StartedMachine;
 
 /// How long an agent may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -38,6 +39,8 @@ pub(crate) struct Begin {
     /// Whether workers dial the controller's own address, and not a forwarded port of their host.
     pub(crate) direct: bool,
     pub(crate) token: Arc<str>,
+    /// What runs the virtual machine that the host is, and when its start was asked for, until its agent knows.
+    pub(crate) started: Option<(String, std::time::Instant)>,
 }
 
 /// A request to the task.
@@ -236,9 +239,11 @@ impl HostTask {
             }
             (true, _) => begin.controller,
         };
-        let Begin { node, workers, token, .. } = begin;
+        let Begin { node, workers, token, started, .. } = begin;
         self.session = Some(session);
-        let message = ToAgent::Begin { node: Box::new(node), workers, controller, token: token.to_string() };
+        let machine = started.map(|(what, started)| Box::new(StartedMachine::since(&what, started)));
+        let message =
+            ToAgent::Begin { node: Box::new(node), workers, controller, token: token.to_string(), machine };
         let answer = match self.send(&message).await {
             true => {
                 self.answer(ANSWER_LIMIT, |message| match message {
@@ -251,7 +256,11 @@ impl HostTask {
             false => None,
         };
         match answer {
-            Some(Ok(())) => Ok(()),
+            Some(Ok(())) => {
+                // A worker that is started again says nothing of the machine's start.
+                self.begin.iter_mut().for_each(|begin| begin.started = None);
+                Ok(())
+            }
             Some(Err(why)) => Err(self.address.usage(why)),
             None => Err(self.address.failed("the program there does not answer")),
         }

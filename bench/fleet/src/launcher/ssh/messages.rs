@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::WorkerId;
 use crate::node::NodeSpec;
+use crate::started::StartedMachine;
 
 /// The controller sends something at least this often.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -36,6 +37,9 @@ pub(crate) enum ToAgent {
         controller: SocketAddr,
         /// What they prove to have.
         token: String,
+        /// The virtual machine that the host is, if its first worker is to report of its start.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        machine: Option<Box<StartedMachine>>,
     },
     /// Start a worker. Answered with `exited` when it ends, or could not be started.
     Launch(WorkerId),

@@ -3,6 +3,7 @@
 //! `ssh` is a child of this process, without a connection of its own to share (`ControlPath=none`) and without a terminal. When this
 //! process ends, however it ends, the child's input ends, and with it the agent and its workers.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -49,6 +50,8 @@ pub(crate) struct HostAddress {
     /// What `ssh` takes.
     pub(crate) destination: String,
     pub(crate) key: Option<PathBuf>,
+    /// The file with the only keys that the host may have. `None`: as `ssh_config` decides.
+    pub(crate) known_hosts: Option<PathBuf>,
 }
 
 impl HostAddress {
@@ -58,6 +61,23 @@ impl HostAddress {
 
     pub(crate) fn usage(&self, why: impl std::fmt::Display) -> FleetError {
         FleetError::usage(self.says(why))
+    }
+
+    /// The options of `ssh` for each connection to it.
+    pub(crate) fn options(&self) -> Vec<OsString> {
+        let mut all: Vec<OsString> = Vec::new();
+        if let Some(key) = &self.key {
+            all.extend(["-i".into(), key.clone().into_os_string()]);
+        }
+        let option = |text: &str| ["-o".into(), OsString::from(text)];
+        all.extend(OPTIONS.iter().flat_map(|text| option(text)));
+        if let Some(file) = &self.known_hosts {
+            let strict =
+                ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null", "IdentitiesOnly=yes"];
+            all.extend(strict.iter().flat_map(|text| option(text)));
+            all.extend(option(&format!("UserKnownHostsFile={}", file.display())));
+        }
+        all
     }
 
     fn says(&self, why: impl std::fmt::Display) -> String {
@@ -282,10 +302,7 @@ pub fn ssh_shell(node: &NodeSpec) -> Option<Vec<String>> {
 
 fn command(address: &HostAddress, marker: &str, forward: Option<SocketAddr>) -> Command {
     let mut command = Command::new("ssh");
-    command.arg("-T").args(address.key.iter().flat_map(|key| ["-i".into(), key.clone().into_os_string()]));
-    for option in OPTIONS {
-        command.args(["-o", option]);
-    }
+    command.arg("-T").args(address.options());
     if let Some(controller) = forward {
         command.args(["-R", &format!("127.0.0.1:0:{controller}")]);
     }
