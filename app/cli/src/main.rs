@@ -49,7 +49,6 @@ enum Command {
     Worker(worker::Args),
     Fleet(fleet::Args),
     Guest(guest::Args),
-    Fleet(fleet::Args),
     #[command(hide = true)]
     HostAgent(host_agent::Args),
     Profile(profile::Args),
@@ -94,7 +93,6 @@ fn done() -> ! {
         Command::Worker(args) => worker::run(args),
         Command::Fleet(args) => fleet::run(args),
         Command::Guest(args) => guest::run(args),
-        Command::Fleet(args) => fleet::run(args),
         Command::HostAgent(args) => host_agent::run(args),
         Command::Profile(args) => profile::run(args),
         Command::San(args) => san::run(args),
