@@ -281,41 +281,52 @@ fn a_volume_is_attached_for_its_machine_only_and_a_second_writer_is_refused() {
     eventually("nothing waits to detach it", LIMIT, || place.processes("detach-afterwards").is_empty());
 }
 
-/// A file of so many MiB, in which a machine has made a file system.
-fn made(place: &Place, kind: &str, mib: u64) -> PathBuf {
+/// A disk of so many MiB, on which a machine has made a file system and then, without the kernel, a mistake.
+fn with_mistake(place: &Place, kind: &str, mib: u64, mistake: &str) -> PathBuf {
     let disk = place.path(kind);
     File::create(&disk).unwrap().set_len(mib << 20).unwrap();
-    let script = format!("mkfs.{kind} -q /dev/vda && mount /dev/vda /mnt && cp -r /bin /usr /mnt");
+    let script = format!(
+        "mkfs.{kind} -q /dev/vda && mount /dev/vda /mnt && cp -r /bin /usr /mnt && umount /mnt && {mistake}"
+    );
     let said = place.on(&disk, &["--", "sh", "-c", &script]);
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     disk
 }
 
+/// The disk's file system is not clean. What the check said.
+fn not_clean(place: &Place, kind: &str, disk: &Path) -> String {
+    let said = place.on(disk, &["--check"]);
+    assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+    assert!(said.out.contains(&format!("the {kind} file system is not clean")), "{}", said.out);
+    assert!(said.out.lines().count() > 5, "with the words of the tool: {}", said.out);
+    said.out
+}
+
 #[test]
 fn a_corrupt_file_system_is_not_clean_and_a_disk_without_one_is_refused() {
     let place = Place::new();
-    let empty = place.path("empty");
-    File::create(&empty).unwrap().set_len(32 << 20).unwrap();
-    let beside = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| place.on(&empty, &["--check"]));
-        for (kind, mib, wrong) in [("ext4", 64, 1 << 20), ("xfs", 320, 0)] {
-            let disk = made(&place, kind, mib);
-            let clean = place.on(&disk, &["--check"]);
-            assert_eq!(clean.code, Some(0), "{}{}", clean.out, clean.err);
-            assert!(clean.out.contains(&format!("the {kind} file system is clean")), "{}", clean.out);
-            // Of ext4, what lies behind the first descriptors of groups; of XFS, the header of the inodes of its first group.
-            let file = File::options().write(true).open(&disk).unwrap();
-            let (from, length) = if kind == "xfs" { (1024, 512) } else { (wrong / 32, 256 << 10) };
-            file.write_all_at(&vec![0x5a; length], from).unwrap();
-            file.sync_all().unwrap();
-            let corrupt = place.on(&disk, &["--check"]);
-            assert_eq!(corrupt.code, Some(1), "{}{}", corrupt.out, corrupt.err);
-            assert!(corrupt.out.contains(&format!("the {kind} file system is not clean")), "{}", corrupt.out);
-            assert!(corrupt.out.lines().count() > 3, "with the words of the tool: {}", corrupt.out);
-        }
-        beside.join().unwrap()
+    std::thread::scope(|scope| {
+        // Mistakes with which a file system can be mounted: a file's inode that is cleared, a count of free inodes that is wrong.
+        scope.spawn(|| {
+            let cleared = "debugfs -w -R 'clri /usr/sbin/e2fsck' /dev/vda";
+            let disk = with_mistake(&place, "ext4", 64, cleared);
+            let said = not_clean(&place, "ext4", &disk);
+            assert!(!said.contains("cannot be mounted"), "{said}");
+            let empty = place.path("empty");
+            File::create(&empty).unwrap().set_len(32 << 20).unwrap();
+            place.on(&empty, &["--check"]).refused(2, &["cannot be checked", "no file system"]);
+        });
+        let miscounted = "xfs_db -x -c 'agi 0' -c 'write -d freecount 5' /dev/vda";
+        let disk = with_mistake(&place, "xfs", 320, miscounted);
+        let said = not_clean(&place, "xfs", &disk);
+        assert!(!said.contains("cannot be mounted"), "{said}");
+        // And one with which it cannot: the headers behind the superblock.
+        let file = File::options().write(true).open(&disk).unwrap();
+        file.write_all_at(&[0x5a; 1024], 512).unwrap();
+        file.sync_all().unwrap();
+        let said = not_clean(&place, "xfs", &disk);
+        assert!(said.contains("cannot be mounted"), "{said}");
     });
-    beside.refused(2, &["cannot be checked", "no file system"]);
 }
 
 #[test]
