@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use thiserror::Error;
 
@@ -17,9 +17,10 @@ pub struct CpuList(Vec<usize>);
 pub struct CpuListError(String);
 
 impl CpuList {
-    /// Every CPU that a host can have.
-    pub(crate) fn any() -> CpuList {
-        CpuList((0..CpuSet::count()).collect())
+    /// Those that the calling thread may run on.
+    pub(crate) fn of_this() -> Result<CpuList, nix::Error> {
+        let set = sched_getaffinity(Pid::from_raw(0))?;
+        Ok(CpuList((0..CpuSet::count()).filter(|cpu| set.is_set(*cpu) == Ok(true)).collect()))
     }
 }
 

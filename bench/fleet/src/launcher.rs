@@ -232,8 +232,8 @@ pub(crate) trait Launcher {
         )))
     }
 
-    /// Orders that machines which were migrated come back to their own nodes, without any disk. Returns what gets the answers.
-    async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
+    /// The machines that were migrated to other nodes than their own, each with its own.
+    fn away(&self) -> Vec<(WorkerId, String)> {
         Vec::new()
     }
 
@@ -365,8 +365,8 @@ macro_rules! kinds {
             async fn migrate(&mut self, id: &WorkerId, migration: Migration) -> Result<Answered, FleetError> {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.migrate(id, migration).await,)+ }
             }
-            async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
-                match self { $(AnyLauncher::$kind(launcher) => launcher.bring_home().await,)+ }
+            fn away(&self) -> Vec<(WorkerId, String)> {
+                match self { $(AnyLauncher::$kind(launcher) => launcher.away(),)+ }
             }
             async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
                 match self { $(AnyLauncher::$kind(launcher) => launcher.end(workers).await,)+ }

@@ -140,6 +140,8 @@ pub fn run_worker_in_machine(
 ) -> Result<(), FleetError> {
     check_token(&options.token)?;
     machine.check()?;
+    let any_cpus =
+        CpuList::of_this().map_err(|e| FleetError::failed(format!("the CPUs of this process: {e}")))?;
     confine(&options)?;
     let hypervisor = Hypervisor::of(machine)?;
     let (image, cache) = find_image()?;
@@ -157,11 +159,11 @@ pub fn run_worker_in_machine(
         keeper
     };
     let remote = keeper.remote()?;
-    let cpus = options.cpus.clone().unwrap_or_else(CpuList::any);
+    let cpus = options.cpus.clone().unwrap_or_else(|| any_cpus.clone());
     let place = WorkerOptions { child: false, cpus: Some(cpus), ..options.clone() };
     std::thread::Builder::new()
         .name("orders".into())
-        .spawn(move || take_orders(remote, place))
+        .spawn(move || take_orders(remote, place, &any_cpus))
         .map_err(|e| FleetError::failed(format!("cannot start a thread for orders: {e}")))?;
     let worker = json!({
         "join": options.join,
@@ -187,14 +189,14 @@ pub fn run_worker_in_machine(
 }
 
 /// Carries out what the launcher orders on this process's input, one line of JSON for each order. `place` has the limits under which
-/// this process and the machine are.
-fn take_orders(mut remote: Remote, mut place: WorkerOptions) {
+/// this process and the machine are; `any_cpus` are those of a node that names none.
+fn take_orders(mut remote: Remote, mut place: WorkerOptions, any_cpus: &CpuList) {
     for line in io::stdin().lines().map_while(Result::ok) {
         let done = match order_of(&line) {
             Ok(KeeperOrder::Machine(order)) => remote.carry_out(order).map_err(FleetError::from),
             Ok(KeeperOrder::Migrate { disks, cpus, cgroups }) => {
                 let there = |cpus| WorkerOptions { cpus: Some(cpus), cgroups, ..place.clone() };
-                let cpus = cpus.map_or(Ok(CpuList::any()), |cpus| cpus.parse::<CpuList>());
+                let cpus = cpus.map_or(Ok(any_cpus.clone()), |cpus| cpus.parse::<CpuList>());
                 let there = cpus.map(there).map_err(|e| FleetError::failed(e.to_string()));
                 let result = there.and_then(|there| migrate(&mut remote, &disks, &mut place, there));
                 let answer = KeeperAnswer::of(result.map_err(|error| error.message));
@@ -229,13 +231,28 @@ fn migrate(
         disks.iter().map(|(before, after)| Ok((served(before)?, served(after)?))).collect();
     let disks = disks?;
     // What is started from now on is there.
-    let migrated = confine(&there).and_then(|()| Ok(remote.migrate(&disks)?));
+    let migrated = leave(&place.cgroups, &there.cgroups)
+        .and_then(|()| confine(&there))
+        .and_then(|()| Ok(remote.migrate(&disks)?));
     match migrated {
         Ok(_) => *place = there,
         // What is told is why it was not migrated.
-        Err(_) => drop(confine(place)),
+        Err(_) => drop(leave(&there.cgroups, &place.cgroups).and_then(|()| confine(place))),
     }
     migrated
+}
+
+/// Leaves control groups whose like the other node has not: for the group in which the node's group was made.
+fn leave(groups: &[PathBuf], others: &[PathBuf]) -> Result<(), FleetError> {
+    let stays = |group: &Path| others.iter().any(|other| other.parent() == group.parent());
+    for above in groups.iter().filter(|group| !stays(group)).filter_map(|group| group.parent()) {
+        let processes = above.join("cgroup.procs");
+        // 0 stands for the process that writes it.
+        std::fs::write(&processes, "0").map_err(|e| {
+            FleetError::failed(format!("cannot move into the control group {}: {e}", processes.display()))
+        })?;
+    }
+    Ok(())
 }
 
 fn dial(address: &str) -> io::Result<TcpStream> {

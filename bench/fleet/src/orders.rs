@@ -73,8 +73,13 @@ impl KeeperAnswer {
 
 /// Gets the answer to one order. An error if the keeper ends before.
 pub(crate) type Answered = oneshot::Receiver<Result<Migrated, String>>;
-/// Those who wait for an answer, in the order of their orders.
-type Waiting = VecDeque<oneshot::Sender<Result<Migrated, String>>>;
+/// Those who wait for an answer, in the order of their orders: each with the node to which the machine goes.
+#[derive(Debug, Default)]
+struct Waiting {
+    orders: VecDeque<(String, oneshot::Sender<Result<Migrated, String>>)>,
+    /// The node to which the machine was migrated last.
+    node: Option<String>,
+}
 
 /// The answers that are awaited of one keeper, in the order of its orders.
 #[derive(Debug, Clone, Default)]
@@ -90,11 +95,16 @@ impl Awaited {
         awaited
     }
 
-    /// One more answer is awaited.
-    pub(crate) fn one(&self) -> Answered {
+    /// The answer to one more order is awaited, to migrate the machine to a node.
+    pub(crate) fn one(&self, node: &str) -> Answered {
         let (answer, answered) = oneshot::channel();
-        self.all(|all| all.push_back(answer));
+        self.all(|all| all.orders.push_back((node.into(), answer)));
         answered
+    }
+
+    /// The node to which the machine was migrated last; `None` if it was not.
+    pub(crate) fn node(&self) -> Option<String> {
+        self.all(|all| all.node.clone())
     }
 
     async fn hear(self, output: ChildStdout) {
@@ -102,13 +112,17 @@ impl Awaited {
         while let Ok(Some(line)) = lines.next_line().await {
             let answer: Result<KeeperAnswer, _> = serde_json::from_str(&line);
             let result = answer.map_err(|e| format!("its keeper answers nonsense: {e}"));
-            if let Some(waits) = self.all(Waiting::pop_front) {
+            let result = result.and_then(KeeperAnswer::result);
+            if let Some((node, waits)) = self.all(|all| all.orders.pop_front()) {
+                if result.is_ok() {
+                    self.all(|all| all.node = Some(node));
+                }
                 // Whoever asked may not wait any more.
-                let _ = waits.send(result.and_then(KeeperAnswer::result));
+                let _ = waits.send(result);
             }
         }
         // Nobody answers any more: the receivers see the end.
-        self.all(Waiting::clear);
+        self.all(|all| all.orders.clear());
     }
 
     fn all<R>(&self, work: impl FnOnce(&mut Waiting) -> R) -> R {

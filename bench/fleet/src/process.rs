@@ -221,10 +221,15 @@ impl LocalWorker {
     }
 
     /// Orders that its machine is migrated.
-    pub(crate) async fn migrate(&mut self, order: &KeeperOrder) -> Result<Answered, FleetError> {
-        let answered = self.awaited.one();
+    pub(crate) async fn migrate(&mut self, node: &str, order: &KeeperOrder) -> Result<Answered, FleetError> {
+        let answered = self.awaited.one(node);
         self.order(order).await?;
         Ok(answered)
+    }
+
+    /// The node to which its machine was migrated last; `None` if it was not.
+    pub(crate) fn node(&self) -> Option<String> {
+        self.awaited.node()
     }
 
     /// Whether a process of its group is left. Once none is, the group is forgotten: its number may become a stranger's.

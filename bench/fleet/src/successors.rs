@@ -14,7 +14,7 @@ use crate::identity::WorkerId;
 use crate::launcher::Launcher;
 use crate::mid_step::{Manner, MidStepOrder, Restart};
 use crate::operation::failure;
-use crate::orders::Answered;
+use crate::orders::{Answered, Migration};
 use crate::step_state::{Step, Successor};
 use crate::wire::{Reply, WorkerOrder};
 
@@ -40,8 +40,11 @@ async fn answer(answered: Answered) -> Result<Migrated, String> {
 impl Controller {
     /// Machines that were migrated in an earlier step are back on their own nodes, or gone.
     pub(crate) async fn bring_home(&mut self) -> Result<(), FleetError> {
-        for (id, answered) in self.launcher.bring_home().await {
-            let back = answer(answered).await;
+        for (id, node) in self.launcher.away() {
+            let back = match self.launcher.migrate(&id, Migration { node, disks: Vec::new() }).await {
+                Ok(answered) => answer(answered).await,
+                Err(error) => Err(error.message),
+            };
             if let Err(why) = back
                 && self.launcher.exit_of(&id).await.is_none()
             {
@@ -70,6 +73,9 @@ impl Controller {
                     result = result.and(ordered.map_err(|error| error.message));
                 }
                 let _ = paused.send(result);
+            }
+            MidStepOrder::Migrate(id, _, done) if !step.running.contains_key(&id) => {
+                drop(done.send(Err("its worker does not measure now".into())));
             }
             MidStepOrder::Migrate(id, migration, done) => match self.launcher.migrate(&id, migration).await {
                 // The receiver may not wait any more.

@@ -82,6 +82,12 @@ impl Devices {
         disks: &[(MachineDisk, MachineDisk)],
         memory: &BTreeMap<PathBuf, PathBuf>,
     ) -> Result<Devices, GuestError> {
+        let has = |wanted: &MachineDisk| {
+            self.used.values().any(|device| matches!(device, Device::Disk { disk, .. } if disk == wanted))
+        };
+        if let Some((missing, _)) = disks.iter().find(|(before, _)| !has(before)) {
+            return Err(GuestError::failed(format!("the virtual machine has no disk {}", missing.name())));
+        }
         let mut copied = Devices::new(bus, self.machine.clone());
         for (place, device) in &self.used {
             let mut device = device.clone();

@@ -12,12 +12,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, posix_fallocate, renameat2};
 use serde_json::{Value, json};
 
 use crate::attach::Devices;
@@ -32,7 +34,9 @@ use crate::running::Running;
 use crate::shared::locked;
 
 /// How long a machine's memory may take to be copied so far that the rest is copied while it stands still.
-const COPY_LIMIT: Duration = Duration::from_secs(60);
+const COPY_LIMIT: Duration = Duration::from_secs(20);
+/// How long all of it may take until the machine goes on: whoever ordered it waits longer.
+const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the machine may stand still.
 const SWITCH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a machine that stands still may have something unread.
@@ -113,7 +117,7 @@ impl Remote {
         let mut devices = locked(&shared.devices);
         let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
         let mut destination = destination(origin, &devices, theirs.into(), disks)?;
-        let downtime = match self.switch(&mut destination, ours) {
+        let downtime = match self.switch(&mut destination, ours, begun) {
             Ok(downtime) => downtime,
             Err(stopped) => {
                 drop(destination);
@@ -142,10 +146,17 @@ impl Remote {
     }
 
     /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
-    fn switch(&mut self, destination: &mut Destination, stream: UnixStream) -> Result<Duration, Stopped> {
+    fn switch(
+        &mut self,
+        destination: &mut Destination,
+        stream: UnixStream,
+        begun: Instant,
+    ) -> Result<Duration, Stopped> {
         let Monitor::Qmp(source) = &mut self.monitor else {
             return Err(Stopped::Here(failed(&"libvirt has started it")));
         };
+        // What is left of an earlier attempt tells nothing of this one.
+        source.forget_events();
         let copied = capable(source, &["events", "pause-before-switchover"])
             .and_then(|()| {
                 let limits = json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": DOWNTIME_MS });
@@ -157,14 +168,18 @@ impl Remote {
         drop(stream);
         copied.map_err(|e| failed(&e))?;
         // It stands still. Whoever has something to say to it waits.
-        let mut out = locked(&self.shared.out);
+        let mut out = soon_locked(&self.shared.out)?;
         all_is_read(&out)?;
-        let stopped = source.event_that(SWITCH_LIMIT, |event| event["event"] == "STOP");
-        let stopped = stopped.and_then(|stopped| {
-            source.command("migrate-continue", json!({ "state": "pre-switchover" }))?;
-            becomes(source, "completed", SWITCH_LIMIT)?;
-            Ok(moment(&stopped))
-        });
+        all_are_connected(source)?;
+        let stopped = source
+            .command("migrate-continue", json!({ "state": "pre-switchover" }))
+            .and_then(|_| becomes(source, "completed", SWITCH_LIMIT))
+            .and_then(|completed| {
+                // The clock stopped before the event of that: a disk may take its time to end what was begun.
+                let said = source.command("query-migrate", json!({}))?;
+                let stood = Duration::from_millis(said["downtime"].as_u64().unwrap_or_default());
+                Ok(moment(&completed).saturating_sub(stood))
+            });
         let stopped = stopped.map_err(|e| failed(&e))?;
         becomes(&mut destination.qmp, "completed", SWITCH_LIMIT)
             .map_err(|e| refused(&mut destination.process, &e))?;
@@ -173,6 +188,9 @@ impl Remote {
         }
         let control = destination.process.control().try_clone().map_err(|e| failed(&e))?;
         let next = control.try_clone().map_err(|e| failed(&e))?;
+        if begun.elapsed() > WHOLE_LIMIT {
+            return Err(Stopped::Here(failed(&format!("it took longer than {} s", WHOLE_LIMIT.as_secs()))));
+        }
         exchange(&destination.memory)?;
         match destination.qmp.command("cont", json!({})) {
             Ok(_) => {}
@@ -188,7 +206,8 @@ impl Remote {
         let gone = |error: GuestError| Stopped::Gone(error);
         let continued = destination.qmp.event_that(SWITCH_LIMIT, |event| event["event"] == "RESUME");
         let continued = continued.map_err(|e| gone(refused(&mut destination.process, &e)))?;
-        let downtime = moment(&continued).saturating_sub(stopped);
+        // A host whose clock was set meanwhile is not believed beyond what passed.
+        let downtime = moment(&continued).saturating_sub(stopped).min(begun.elapsed());
         *out = control;
         *locked(&self.shared.continues) = Some(next);
         let lost = u64::try_from(downtime.as_nanos()).unwrap_or(u64::MAX);
@@ -214,10 +233,20 @@ impl Remote {
         while !is_over(source) && Instant::now() < limit {
             thread::sleep(Duration::from_millis(5));
         }
-        let is_stopped =
-            source.command("query-status", json!({})).is_ok_and(|status| status["running"] == false);
-        if is_stopped {
+        // QEMU refuses to go on until it has put the migration away.
+        let runs =
+            |qmp: &mut Qmp| qmp.command("query-status", json!({})).map(|status| status["running"] == true);
+        while matches!(runs(source), Ok(false)) && Instant::now() < limit {
             let _ = source.command("cont", json!({}));
+            thread::sleep(Duration::from_millis(5));
+        }
+        let stopped = source.event_that(Duration::ZERO, |event| event["event"] == "STOP");
+        let resumed = source.event_that(Duration::ZERO, |event| event["event"] == "RESUME");
+        if let (Ok(stopped), Ok(resumed)) = (stopped, resumed) {
+            let stood = moment(&resumed).saturating_sub(moment(&stopped));
+            let stood = u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX);
+            // If its port is gone, so is the machine, which its reader says.
+            let _ = control::say(&mut *locked(&self.shared.out), &ToMachine::StoodStill(stood));
         }
     }
 }
@@ -250,12 +279,27 @@ impl Copy {
         let failed = |e: io::Error| {
             GuestError::failed(format!("{} cannot be copied for the migration: {e}", path.display()))
         };
-        let copy = path.with_extension(COPY);
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(&copy).map_err(failed)?;
-        file.set_len(length).map_err(failed)?;
+        let mut copy = Copy { path: path.with_extension(COPY), file: None };
+        // A keeper that was killed has left one; and whatever else has that name is not written to.
+        let _ = fs::remove_file(&copy.path);
+        let new = |path: &Path| {
+            File::options().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(failed)
+        };
+        let file = new(&copy.path)?;
+        // Memory that a disk has no room for would kill QEMU.
+        let bytes = i64::try_from(length).unwrap_or(i64::MAX);
+        posix_fallocate(&file, 0, bytes).map_err(|e| failed(e.into()))?;
+        // A file system that cannot exchange two names is found out while the machine runs.
+        let other = Copy { path: copy.path.with_extension("other"), file: None };
+        let _ = fs::remove_file(&other.path);
+        drop(new(&other.path)?);
+        for _ in 0..2 {
+            swap(&copy.path, &other.path).map_err(|e| failed(e.into()))?;
+        }
+        drop(other);
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| failed(e.into()))?;
-        Ok((path.into(), Copy { path: copy, file: Some(file) }))
+        copy.file = Some(file);
+        Ok((path.into(), copy))
     }
 
     /// Takes over what the file holds. The machine stands still.
@@ -271,14 +315,16 @@ impl Copy {
     }
 }
 
+/// Two files exchange their names.
+fn swap(one: &Path, other: &Path) -> nix::Result<()> {
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE)
+}
+
 /// Files and their copies exchange their names: all, or none, unless the machine is to end.
 fn exchange(memory: &BTreeMap<PathBuf, Copy>) -> Result<(), Stopped> {
-    let swap = |path: &Path, copy: &Copy| {
-        renameat2(AT_FDCWD, &copy.path, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE)
-    };
     for (at, (path, copy)) in memory.iter().enumerate() {
-        if let Err(why) = swap(path, copy) {
-            let back = memory.iter().take(at).try_for_each(|(path, copy)| swap(path, copy));
+        if let Err(why) = swap(path, &copy.path) {
+            let back = memory.iter().take(at).try_for_each(|(path, copy)| swap(path, &copy.path));
             let error = failed(&format!("{} cannot be replaced by its copy: {why}", path.display()));
             return Err(if back.is_ok() { Stopped::Here(error) } else { Stopped::Gone(error) });
         }
@@ -304,7 +350,7 @@ fn capable(qmp: &mut Qmp, names: &[&str]) -> Result<(), QmpError> {
 }
 
 /// Waits until a migration is in this state; an error if it comes to another end.
-fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<(), QmpError> {
+fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<Value, QmpError> {
     let ends = ["completed", "failed", "cancelled", state];
     let event = qmp.event_that(limit, |event| {
         event["event"] == "MIGRATION"
@@ -312,11 +358,43 @@ fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<(), QmpError> 
     })?;
     let now = event["data"]["status"].as_str().unwrap_or_default();
     if now == state {
-        return Ok(());
+        return Ok(event);
     }
     let said = qmp.command("query-migrate", json!({}))?;
     let why = said["error-desc"].as_str().map_or_else(String::new, |why| format!(": {why}"));
     Err(QmpError::Refused(format!("the migration has {now}{why}")))
+}
+
+/// What is said to the machine, to nobody else meanwhile. Who writes now may wait for a machine that reads no more.
+fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, GuestError> {
+    let limit = Instant::now() + READ_LIMIT;
+    loop {
+        match out.try_lock() {
+            Ok(out) => return Ok(out),
+            Err(TryLockError::Poisoned(out)) => return Ok(out.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() > limit => {
+                return Err(failed(&"it does not read what its worker is told; try again"));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// That each server of a vhost-user disk was there until the machine stood still: of one that was gone it is not known which requests it
+/// has carried out, and the destination would carry out some of them twice, or never.
+fn all_are_connected(source: &mut Qmp) -> Result<(), GuestError> {
+    let sockets = source.command("query-chardev", json!({})).map_err(|e| failed(&e))?;
+    let gone = sockets.as_array().into_iter().flatten().find(|socket| {
+        let is_disk = socket["label"].as_str().is_some_and(|label| label.starts_with("node"));
+        is_disk && socket["filename"].as_str().is_none_or(|name| name.starts_with("disconnected"))
+    });
+    match gone {
+        None => Ok(()),
+        Some(socket) => Err(failed(&format!(
+            "the server of a disk of it is gone ({})",
+            socket["filename"].as_str().unwrap_or_default()
+        ))),
+    }
 }
 
 /// Waits until QEMU has read all that was said, which the machine then has in its memory.

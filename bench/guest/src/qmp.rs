@@ -124,6 +124,11 @@ impl Qmp {
         }
     }
 
+    /// Events that have come so far are of no interest.
+    pub(crate) fn forget_events(&mut self) {
+        self.events.clear();
+    }
+
     fn keep(&mut self, event: Value) {
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();

@@ -87,6 +87,10 @@ pub(crate) fn rows(steps: &[StepRow]) -> Vec<FaultsRow> {
 
 fn row(load: &str, repeats: &[&Timeline]) -> FaultsRow {
     // A repeat in which something was not done is another experiment.
+    let is_planned = |timeline: &&&Timeline| timeline.events.iter().all(|event| !event.by_hand);
+    let planned: Vec<&Timeline> = repeats.iter().filter(is_planned).copied().collect();
+    // So is one in which people have acted.
+    let repeats = if planned.is_empty() { repeats } else { &planned };
     let most = repeats.iter().map(|timeline| timeline.events.len()).max().unwrap_or(0);
     let is_whole = |timeline: &&&Timeline| {
         timeline.events.len() == most && timeline.events.iter().all(|event| event.failed.is_none())

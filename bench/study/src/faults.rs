@@ -160,7 +160,7 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
                 "{what}: machines can be paused for up to {LONGEST_PAUSE}: a worker that says nothing for longer is lost"
             ));
         }
-        if let Err(why) = check_destination(fault, &fleet.nodes) {
+        if let Err(why) = check_destination(study, fault, &fleet.nodes) {
             return usage(format!("{what}: {why}"));
         }
         let done = harm.take(fault.what, &fault.node, fault.force).and_then(|()| harm.judge());
@@ -172,12 +172,22 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
 }
 
 /// Whether machines can go where a fault says that they do.
-fn check_destination(fault: &TimedFault, nodes: &[String]) -> Result<(), String> {
+fn check_destination(study: &Study, fault: &TimedFault, nodes: &[String]) -> Result<(), String> {
     if fault.what != FaultKind::Migrate {
         return match fault.to {
             Some(_) => Err("to is the destination of migrate, and means nothing here: leave it out".into()),
             None => Ok(()),
         };
+    }
+    if study.target.external.is_some() {
+        return Err(
+            "machines are migrated between nodes of [target] san: other storage does not go with them".into(),
+        );
+    }
+    let machines =
+        study.fleet.machine.iter().chain(study.fleet.node.iter().filter_map(|node| node.machine.as_ref()));
+    if machines.into_iter().any(|machine| machine.libvirt.is_some()) {
+        return Err("machines that libvirt starts are not migrated: leave out libvirt".into());
     }
     if nodes.len() < 2 {
         return Err("machines are migrated to another node, and the fleet has only one".into());

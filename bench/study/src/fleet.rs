@@ -69,10 +69,11 @@ impl ResolvedFleet {
         self.placement.open_places().is_none()
     }
 
-    /// Whether workers of the study are virtual machines of this host.
+    /// Whether workers of the study are virtual machines of this host that can be migrated.
     pub fn has_own_machines(&self, study: &Study) -> bool {
         let fleet = &study.fleet;
-        let has_machine = fleet.machine.is_some() || fleet.node.iter().any(|node| node.machine.is_some());
+        let machines = fleet.machine.iter().chain(fleet.node.iter().filter_map(|node| node.machine.as_ref()));
+        let has_machine = machines.into_iter().any(|machine| machine.libvirt.is_none());
         has_machine && self.placement.runs_here()
     }
 

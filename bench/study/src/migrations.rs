@@ -30,13 +30,14 @@ pub struct MigratedMachine {
 
 /// What came of migrating a machine.
 pub(crate) enum Outcome {
-    Migrated(MigratedMachine),
+    /// With what of it is not as it should be.
+    Migrated(MigratedMachine, Option<String>),
     /// The fleet takes no orders any more: the step is over.
     Over,
 }
 
 /// Migrates the machine of a worker to a node, with the volumes that it reaches as local disks. `job` and `volumes` are the worker's, and say
-/// afterwards what it has there. The inner error says why the machine was not migrated, and what of it is not as it should be.
+/// afterwards what it has there. The inner error says why the machine was not migrated.
 pub(crate) fn migrate(
     worker: &WorkerId,
     to: &str,
@@ -69,24 +70,30 @@ pub(crate) fn migrate(
             Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(TICK),
         }
     };
+    let mut followers = Vec::new();
     for (at, target) in there {
         let goes_with_it = matches!(target, Target::Vhost(_));
         job.disks[at].target = target;
-        if let Some((cluster, volume)) = cluster.zip(volumes.get_mut(at)).filter(|_| goes_with_it) {
+        if let Some(volume) = volumes.get_mut(at).filter(|_| goes_with_it) {
             volume.node = to.into();
-            match cluster.await_owner(volume, to, stop) {
-                Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
-                Err(error) => return Ok(Err(error.message)),
-                Ok(()) => {}
-            }
+            followers.push(volume.clone());
         }
     }
-    Ok(Ok(Outcome::Migrated(MigratedMachine {
+    let mut wrong = None;
+    for volume in &followers {
+        match cluster.map_or(Ok(()), |cluster| cluster.await_owner(volume, to, stop)) {
+            Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
+            Err(error) => wrong = wrong.or(Some(error.message)),
+            Ok(()) => {}
+        }
+    }
+    let machine = MigratedMachine {
         worker: worker.clone(),
         to: to.into(),
         downtime_ms: migrated.downtime.as_secs_f64() * 1e3,
         took_s: migrated.took.as_secs_f64(),
-    })))
+    };
+    Ok(Ok(Outcome::Migrated(machine, wrong)))
 }
 
 /// The disks of a job that are others at the destination, each by its place among the disks.

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,8 +77,17 @@ impl MoveAnswer {
 pub(crate) struct Asked {
     pub(crate) order: MoveOrder,
     pub(crate) answer: mpsc::Sender<MoveAnswer>,
-    /// Whoever ordered it has gone.
-    is_given_up: Arc<AtomicBool>,
+    /// Whoever ordered it has gone, or somebody carries it out.
+    state: Arc<AtomicU8>,
+}
+
+const WAITING: u8 = 0;
+const TAKEN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// Takes an order out of the state of waiting; `false` if it is in another one.
+fn changes(state: &AtomicU8, to: u8) -> bool {
+    state.compare_exchange(WAITING, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// The orders that wait.
@@ -90,7 +99,7 @@ impl Inbox {
     pub(crate) fn take(&self) -> Option<Asked> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(asked) = waiting.pop_front() {
-            if !asked.is_given_up.load(Ordering::Relaxed) {
+            if changes(&asked.state, TAKEN) {
                 return Some(asked);
             }
         }
@@ -172,8 +181,8 @@ fn answer(stream: &UnixStream, orders: &Inbox) -> io::Result<()> {
 
 fn carried_out(stream: &UnixStream, order: MoveOrder, orders: &Inbox) -> io::Result<MoveAnswer> {
     let (answer, answered) = mpsc::channel();
-    let is_given_up = Arc::new(AtomicBool::new(false));
-    orders.put(Asked { order, answer, is_given_up: is_given_up.clone() });
+    let state = Arc::new(AtomicU8::new(WAITING));
+    orders.put(Asked { order, answer, state: state.clone() });
     let limit = Instant::now() + WAITS;
     stream.set_read_timeout(Some(LOOK_EVERY))?;
     loop {
@@ -185,8 +194,11 @@ fn carried_out(stream: &UnixStream, order: MoveOrder, orders: &Inbox) -> io::Res
             Err(mpsc::TryRecvError::Empty) => {}
         }
         let has_gone = matches!((&mut &*stream).read(&mut [0]), Ok(0));
-        if has_gone || Instant::now() > limit {
-            is_given_up.store(true, Ordering::Relaxed);
+        if has_gone {
+            thread::sleep(LOOK_EVERY);
+        }
+        // What is being carried out is carried out to its end, whoever waits for it.
+        if (has_gone || Instant::now() > limit) && changes(&state, GIVEN_UP) {
             return Ok(MoveAnswer::refused(format!("nothing was measured within {} s", WAITS.as_secs())));
         }
     }
@@ -223,7 +235,7 @@ pub fn order_move(run: &Path, order: &MoveOrder, waits: impl FnOnce()) -> Result
             return Err(failed(&e));
         }
         waits();
-        stream.set_read_timeout(Some(WAITS + SAYS)).map_err(|e| failed(&e))?;
+        stream.set_read_timeout(Some(2 * WAITS)).map_err(|e| failed(&e))?;
         said.read_line(&mut line).map_err(|e| failed(&e))?;
     }
     if line.is_empty() {
@@ -285,7 +297,7 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         drop(stream);
-        while !socket.inbox.0.lock().unwrap()[0].is_given_up.load(Ordering::Relaxed) {
+        while socket.inbox.0.lock().unwrap()[0].state.load(Ordering::Relaxed) != GIVEN_UP {
             assert!(Instant::now() < limit, "that it has gone is seen");
             thread::sleep(Duration::from_millis(1));
         }

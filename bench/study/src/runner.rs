@@ -119,6 +119,10 @@ impl<W: Workers> Runner<'_, W> {
     pub(crate) async fn all(&mut self) -> Result<(), StudyError> {
         self.look_back()?;
         self.adopt()?;
+        let folder = &self.owned.folder;
+        if folder.plan.cluster.is_some() && folder.plan.fleet.has_own_machines(&folder.manifest.study) {
+            self.orders = Some(OrdersSocket::open(folder.path())?);
+        }
         self.make_volumes().await?;
         self.make_files().await?;
         if self.owned.folder.manifest.host.is_none() {
@@ -127,10 +131,6 @@ impl<W: Workers> Runner<'_, W> {
         }
         self.fill().await?;
         self.measure_network().await?;
-        let folder = &self.owned.folder;
-        if folder.plan.cluster.is_some() && folder.plan.fleet.has_own_machines(&folder.manifest.study) {
-            self.orders = Some(OrdersSocket::open(folder.path())?);
-        }
         while let Some(step) = self.next_step()? {
             if let Err(error) = self.step(&step).await {
                 let bad = self.shared.lock().drop_step();

@@ -151,7 +151,10 @@ impl Timeline {
             },
         };
         // What was not done ends nothing.
-        let done_from = |from: usize| happened.iter().skip(from).find(|event| event.failed.is_none());
+        let done_from = |from: usize| {
+            let is_done = |event: &&DoneFault| event.failed.is_none() || !event.migrated.is_empty();
+            happened.iter().skip(from).find(is_done)
+        };
         let baseline = stretch(trace, 0.0, end_before(done_from(0)).reported_s, None);
         let ends: Vec<End> = (1..=happened.len()).map(|next| end_before(done_from(next))).collect();
         // Workers that are out, and until when: their stall says nothing of the storage.

@@ -24,6 +24,8 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_millis(5);
 /// Copies that have been in sync for so long stay so: a node that has just come is not known of at once.
 const STAYS: Duration = Duration::from_millis(1_500);
+/// No machine is migrated in the last moments of a window.
+const MIGRATES_BEFORE: Duration = Duration::from_secs(2);
 /// How long the fleet may take to kill workers.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -325,15 +327,28 @@ impl WindowMonitor {
         leave: &AtomicBool,
     ) -> Result<Result<(), String>, TargetError> {
         let mut failed = Vec::new();
+        if workers.is_empty() {
+            failed.push("no machine measures there".to_string());
+        }
         for worker in workers {
-            let Some(job) = self.jobs.get_mut(&worker) else { continue };
+            // A machine whose copy is not done when the window ends would keep its worker from ending in time.
+            let left = (self.begin + self.length).saturating_duration_since(Instant::now());
+            if self.is_over(leave)? || left < MIGRATES_BEFORE {
+                failed.push(format!("{worker}: the window is about to end"));
+                continue;
+            }
+            let Some(job) = self.jobs.get_mut(&worker) else {
+                failed.push(format!("{worker}: it does not measure"));
+                continue;
+            };
             let volumes = self.volumes.entry(worker.clone()).or_default();
             match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), leave)? {
-                Ok(Outcome::Migrated(machine)) => {
+                Ok(Outcome::Migrated(machine, wrong)) => {
+                    failed.extend(wrong.map(|wrong| format!("{worker} is on {to} now, but {wrong}")));
                     self.migrated.insert(worker, to.to_string());
                     migrated.push(machine);
                 }
-                Ok(Outcome::Over) => break,
+                Ok(Outcome::Over) => failed.push(format!("{worker}: the step has ended")),
                 Err(why) => failed.push(format!("{worker}: {why}")),
             }
         }

@@ -51,7 +51,11 @@ impl Cluster {
     pub fn await_owner(&self, volume: &VolumeSpec, node: &str, stop: &AtomicBool) -> Result<(), TargetError> {
         let begun = Instant::now();
         loop {
-            let known = self.alive()?.status()?.volumes.into_iter().find(|known| known.name == volume.name);
+            // A node that does not answer now is asked again.
+            let status = self.alive().and_then(|api| api.status());
+            let known = status
+                .ok()
+                .and_then(|status| status.volumes.into_iter().find(|known| known.name == volume.name));
             if known.and_then(|known| known.owner).as_deref() == Some(node) {
                 return Ok(());
             }

@@ -122,8 +122,6 @@ impl FleetKind for LocalProcesses {
 struct LocalSlot {
     launch: Launch,
     process: Option<LocalWorker>,
-    /// Whether its machine was migrated to another node.
-    is_away: bool,
 }
 
 /// Starts the processes, and owns them and the control groups of their nodes.
@@ -144,7 +142,7 @@ impl LocalLauncher {
     pub(crate) fn adopt(&mut self, id: &WorkerId) {
         let Some(slot) = self.slots.values().next().filter(|_| !self.slots.contains_key(id)) else { return };
         let launch = Launch { id: id.clone(), ..slot.launch.clone() };
-        self.slots.insert(id.clone(), LocalSlot { launch, process: None, is_away: false });
+        self.slots.insert(id.clone(), LocalSlot { launch, process: None });
     }
 }
 
@@ -170,7 +168,7 @@ impl Launcher for LocalLauncher {
                     machine: context.machine.clone().filter(|_| i == 0),
                 };
                 workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
-                self.slots.insert(id, LocalSlot { launch, process: None, is_away: false });
+                self.slots.insert(id, LocalSlot { launch, process: None });
             }
             self.groups.push(groups);
         }
@@ -188,7 +186,6 @@ impl Launcher for LocalLauncher {
             kill_all(vec![before]).await;
         }
         slot.process = Some(slot.launch.start()?);
-        slot.is_away = false;
         slot.launch.machine = None;
         Ok(match slot.launch.node.machine {
             Some(_) => machine_limit(machines),
@@ -220,24 +217,17 @@ impl Launcher for LocalLauncher {
         let there = self.slots.values().map(|slot| &slot.launch).find(|launch| launch.node.name == node);
         let (cpus, cgroups) =
             there.map(|launch| (launch.node.cpus.clone(), launch.cgroups.clone())).unwrap_or_default();
-        let slot = self.slots.get_mut(id).filter(|slot| slot.process.is_some());
-        let slot = slot.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
-        slot.is_away = slot.launch.node.name != node;
-        let Some(process) = &mut slot.process else { unreachable!("it was looked for") };
-        process.migrate(&KeeperOrder::Migrate { disks, cpus, cgroups }).await
+        let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
+        let process = process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
+        process.migrate(&node, &KeeperOrder::Migrate { disks, cpus, cgroups }).await
     }
 
-    async fn bring_home(&mut self) -> Vec<(WorkerId, Answered)> {
-        let away = self.slots.iter().filter(|(_, slot)| slot.is_away && slot.process.is_some());
-        let away: Vec<_> = away.map(|(id, slot)| (id.clone(), slot.launch.node.name.clone())).collect();
-        let mut coming = Vec::new();
-        for (id, node) in away {
-            // One that takes no order is about to be found dead.
-            if let Ok(answered) = self.migrate(&id, Migration { node, disks: Vec::new() }).await {
-                coming.push((id, answered));
-            }
-        }
-        coming
+    fn away(&self) -> Vec<(WorkerId, String)> {
+        let away = self.slots.iter().filter_map(|(id, slot)| {
+            let (home, at) = (&slot.launch.node.name, slot.process.as_ref()?.node()?);
+            (at != *home).then(|| (id.clone(), home.clone()))
+        });
+        away.collect()
     }
 
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {

@@ -12,14 +12,14 @@ use crate::process::exit::Exit;
 ///
 /// The workers of the run must be virtual machines of this host, and their disks volumes of a cluster of the SAN. The machines are migrated one after the
 /// other, by QEMU's live migration. Volumes that they reach as local disks go with them; volumes that they reach by NBD stay where they are, and are
-/// reached through the new node. The order waits until the run measures a window. The report shows it, and says that the window is not comparable with
-/// others. After the window, machines and volumes are where the study places them. A study does the same with
+/// reached through the new node. The order waits until the run measures a window, ten minutes at most. The report shows it, and says that the window is not comparable with
+/// others. Before the next load, machines and volumes are where the study places them. A study does the same with
 /// `faults = [{ at = "10s", do = "migrate", node = "node-1", to = "node-2" }]`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline fleet move run --node node-1 --to node-2          all machines of node-1\n  \
     loadline fleet move run --worker node-1/0 --to node-2      one machine\n\n\
-    Exit codes: 0 done; 1 some were not migrated: they go on where they were; 2 the order cannot be carried out; 130 after Ctrl-C.")]
+    Exit codes: 0 done; 1 some were not migrated, or not everything is as it should be: the message says what; 2 the order cannot be carried out; 130 after Ctrl-C.")]
 pub(crate) struct MoveArgs {
     /// The folder of the run.
     run: PathBuf,
