@@ -266,12 +266,7 @@ fn a_task_that_fails_is_told_with_the_end_of_its_log_and_all_machines_are_delete
         let said = bench.measure();
         said.refused(
             1,
-            &[
-                &format!("failed: {end}"),
-                &format!("the end of its log: "),
-                &format!("TASK ERROR: {end}"),
-                "vm-",
-            ],
+            &[&format!("failed: {end}"), "the end of its log: ", &format!("TASK ERROR: {end}"), "vm-"],
         );
         bench.is_clean();
         let _ = fs::remove_dir_all(bench.path("run"));

@@ -85,6 +85,6 @@ impl Recorded {
         for name in self.required.iter().filter(|name| !parameters.contains_key(*name)) {
             wrong.insert(name.clone(), "property is missing and it is not optional".into());
         }
-        (!wrong.is_empty()).then(|| Value::Object(wrong))
+        (!wrong.is_empty()).then_some(Value::Object(wrong))
     }
 }

@@ -54,7 +54,7 @@ pub struct Proxmox {
     #[serde(default = "default_memory")]
     pub memory: ByteSize,
     /// The disks that are made for each machine, one for each disk of its workers, and that its workers measure. Absent: the workers
-    /// measure files ([target] folder) or disks of the template ([fleet] disks).
+    /// measure files (`folder` in `[target]`) or disks of the template (`disks` in `[fleet]`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DataDisk>,
     /// The user whom SSH logs in, made by cloud-init. Another one than root must have the right to open disks.
