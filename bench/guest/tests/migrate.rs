@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_guest::control::Ended;
 use loadline_guest::{Devices, MachineDisk, Migrated, Remote};
@@ -147,6 +147,37 @@ fn a_migration_that_fails_leaves_the_machine_where_it_was() {
     script.holds_only(&["disk", "journal"]);
 }
 
+/// The file that is its memory is away for a moment, so that it cannot be copied once the machine stands still.
+#[test]
+fn a_machine_that_stood_still_in_vain_goes_on_where_it_was_and_learns_for_how_long() {
+    let (ended, _, script) = counted(|number, remote, memory| {
+        if number == 4 {
+            let (memory, away) = (memory.to_path_buf(), memory.with_extension("away"));
+            let copy = memory.with_extension("migrated");
+            let mover = thread::spawn(move || {
+                let limit = Instant::now() + LIMIT;
+                while !copy.exists() {
+                    assert!(Instant::now() < limit, "a copy is made");
+                }
+                fs::rename(&memory, &away).unwrap();
+                (memory, away)
+            });
+            let error = remote.migrate(&[]).unwrap_err();
+            let (memory, away) = mover.join().unwrap();
+            fs::rename(away, memory).unwrap();
+            assert!(error.message.contains("cannot be copied for the migration"), "{error}");
+        }
+        if number == 6 {
+            // What is left of the first attempt is not taken for this one.
+            let migrated = migrate(remote);
+            assert!(migrated.downtime < Duration::from_secs(5), "{migrated:?}");
+        }
+        number == 10
+    });
+    assert_eq!((ended.code, ended.words.as_str()), (Some(0), "10 2"), "it was told of both stops");
+    script.holds_only(&["disk", "journal"]);
+}
+
 #[test]
 fn a_destination_that_is_killed_leaves_the_machine_where_it_was() {
     let (ended, _, script) = counted(|number, remote, memory| {
@@ -170,8 +201,8 @@ fn a_destination_that_is_killed_leaves_the_machine_where_it_was() {
 
 /// Kills a QEMU that waits for a machine with an image of that folder, as soon as there is one.
 fn kill_a_destination(folder: &str) -> bool {
-    let limit = std::time::Instant::now() + Duration::from_secs(20);
-    while std::time::Instant::now() < limit {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < limit {
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line);
