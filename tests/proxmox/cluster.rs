@@ -401,19 +401,19 @@ impl Cluster {
     }
 }
 
-/// Boots a machine as its configuration says: its key, its disks by their serial numbers.
+/// Boots a machine as its configuration says: its key, its disks by their world wide names.
 fn boot(place: &Arc<Place>, config: &Map<String, Value>, folder: PathBuf) -> Running {
     fs::create_dir_all(folder.join("disks")).unwrap();
     let text = |option: &str| config.get(option).and_then(Value::as_str).unwrap_or_default();
     fs::write(folder.join("authorized_keys"), decoded(text("sshkeys")) + "\n").unwrap();
     for (slot, drive) in config.iter().filter(|(slot, _)| slot.starts_with("scsi")) {
         let drive = drive.as_str().unwrap();
-        let Some(serial) = drive.split(',').find_map(|part| part.strip_prefix("serial=")) else { continue };
+        let Some(wwn) = drive.split(',').find_map(|part| part.strip_prefix("wwn=")) else { continue };
         let gib: f64 = drive.split([':', ',']).nth(1).unwrap().parse().unwrap();
         let disk = folder.join(slot);
         let file = fs::File::create(&disk).unwrap();
         file.set_len((gib * f64::from(1 << 30)) as u64).unwrap();
-        let link = folder.join(format!("disks/scsi-0QEMU_QEMU_HARDDISK_{serial}"));
+        let link = folder.join(format!("disks/wwn-{wwn}"));
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(&disk, link).unwrap();
     }

@@ -155,11 +155,15 @@ impl Keeper {
         if let Some((_, stream)) = connection {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        match ended {
+        let result = match ended {
             Ok(Some(ended)) => Ok(ended),
             Ok(None) => Err(died(&mut **locked(&self.shared.running), "its connection ended")),
             Err(e) => Err(died(&mut **locked(&self.shared.running), &e.to_string())),
-        }
+        };
+        // Before its disks are given back, which whoever answers questions has locked.
+        locked(&self.shared.running).end();
+        drop(questions);
+        result
     }
 
     /// The way to order something of the machine while it runs. To be had once.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::api::{CallError, encoded};
 use crate::error::ProxmoxError;
 use crate::ledger::Ledger;
-use crate::options::{free_slots, serial};
+use crate::options::{free_slots, wwn};
 use crate::ownership::{description, machine_name, tags};
 use crate::placement::Place;
 use crate::site::Template;
@@ -164,12 +164,8 @@ impl Making<'_> {
             }
             let options = disk.options.iter().map(|options| format!(",{options}")).collect::<String>();
             for (number, slot) in (0..*disks).zip(free_slots(|slot| self.template.has(slot))) {
-                let drive = format!(
-                    "{}:{},serial={},backup=0{options}",
-                    disk.storage,
-                    gib(disk.size),
-                    serial(number)
-                );
+                let drive =
+                    format!("{}:{},wwn={},backup=0{options}", disk.storage, gib(disk.size), wwn(number));
                 form.push((slot, drive));
             }
         }

@@ -154,7 +154,7 @@ impl Proxmox {
                 return usage(format!("disk.size = {}: give 1MiB at least", disk.size));
             }
             let is_option = |c: char| c.is_ascii_alphanumeric() || "=,._-".contains(c);
-            let own = ["serial", "size", "file", "media", "backup"];
+            let own = ["serial", "wwn", "size", "file", "media", "backup"];
             for option in disk.options.iter().flat_map(|options| options.split(',')) {
                 let name = option.split('=').next().unwrap_or_default();
                 if !option.contains('=') || !option.chars().all(is_option) || own.contains(&name) {
@@ -181,14 +181,16 @@ impl Proxmox {
 
     /// The names under which a machine's system finds the disks that are made for it, as many as asked for.
     pub fn disk_paths(&self, disks: u32) -> Vec<PathBuf> {
-        let path = |disk| format!("/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{}", serial(disk)).into();
+        let path = |disk| format!("/dev/disk/by-id/wwn-{}", wwn(disk)).into();
         (0..if self.disk.is_some() { disks } else { 0 }).map(path).collect()
     }
 }
 
-/// The serial number of a machine's disk that was made for it: its system names the disk by it.
-pub(crate) fn serial(disk: u32) -> String {
-    format!("loadline-{disk}")
+/// The world wide name of a machine's disk that was made for it: its system names the disk by it. A serial number does not do: since version
+/// 9, Proxmox VE gives disks an identity of their own beside it, and the system prefers that. NAA 5 (IEEE registered), with the
+/// organisation that QEMU uses for its addresses.
+pub(crate) fn wwn(disk: u32) -> String {
+    format!("0x5525400{disk:09x}")
 }
 
 /// The slots of a machine's SCSI controller that disks can be added to, given which ones the template uses.

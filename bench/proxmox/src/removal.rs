@@ -18,26 +18,33 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// did not make, is left alone, and that is no error. Returns whether it was deleted.
 pub(crate) fn remove(api: &Api, run: &str, vmid: u32, likely: &str) -> Result<bool, ProxmoxError> {
     let began = Instant::now();
+    let mut is_ours = false;
     loop {
-        match attempt(api, run, vmid, likely) {
+        match attempt(api, run, vmid, likely, &mut is_ours) {
             Ok(is_deleted) => return Ok(is_deleted),
             // Whatever it is, also a node that is gone for a moment, the next attempt begins with what is there then.
             Err(error) if began.elapsed() >= REMOVAL_LIMIT || error.message.contains("lacks") => {
-                return Err(ProxmoxError {
-                    message: format!(
-                        "VM {vmid} of run {run} is left ({}): delete it by 'loadline fleet clean STUDY.toml --run {run}', or on its node with \
-                         'qm stop {vmid}; qm destroy {vmid} --purge' (and 'qm unlock {vmid}' before, if a lock is in the way)",
-                        error.message
+                let why = &error.message;
+                let message = match is_ours {
+                    true => format!(
+                        "VM {vmid} of run {run} is left ({why}): delete it by 'loadline fleet clean STUDY.toml --run {run}', or on its node with \
+                         'qm stop {vmid}; qm destroy {vmid} --purge' (and 'qm unlock {vmid}' before, if a lock is in the way)"
                     ),
-                    ..error
-                });
+                    // Its number may be that of somebody else's machine by now.
+                    false => format!(
+                        "run {run} may have left VM {vmid}, which could not be looked at ({why}): if its name and its description both carry \
+                         {run}, delete it by 'loadline fleet clean STUDY.toml --run {run}'"
+                    ),
+                };
+                return Err(ProxmoxError { message, ..error });
             }
             Err(_) => drop(api.stop().wait(PAUSE)),
         }
     }
 }
 
-fn attempt(api: &Api, run: &str, vmid: u32, likely: &str) -> Result<bool, ProxmoxError> {
+/// `is_ours` becomes true once the machine was seen to be the run's.
+fn attempt(api: &Api, run: &str, vmid: u32, likely: &str, is_ours: &mut bool) -> Result<bool, ProxmoxError> {
     let Some((node, config)) = find(api, vmid, likely)? else { return Ok(false) };
     if !is_of_run(&config, run) {
         // Its name may come a moment after the machine, which is then locked by its clone.
@@ -46,6 +53,7 @@ fn attempt(api: &Api, run: &str, vmid: u32, likely: &str) -> Result<bool, Proxmo
             false => Ok(false),
         };
     }
+    *is_ours = true;
     let path = |rest: &str| format!("/nodes/{}/qemu/{vmid}{rest}", encoded(&node));
     let done =
         |answer: &serde_json::Value| Task::of(answer)?.map_or(Ok(()), |task| task.wait(api, TASK_LIMIT));
@@ -54,9 +62,12 @@ fn attempt(api: &Api, run: &str, vmid: u32, likely: &str) -> Result<bool, Proxmo
         done(&api.post(&path("/status/stop"), &[], "VM.PowerMgmt on the machine")?)?;
     }
     done(&api.delete(&path(""), &[("purge", "1".into())], "VM.Allocate on the machine")?)?;
-    match find(api, vmid, &node)? {
-        None => Ok(true),
-        Some((_, config)) if !is_of_run(&config, run) => Ok(true),
-        Some(_) => Err(ProxmoxError::failed("Proxmox VE said that it is deleted, and it is still there")),
+    match find(api, vmid, &node) {
+        Ok(Some((_, config))) if is_of_run(&config, run) => {
+            Err(ProxmoxError::failed("Proxmox VE said that it is deleted, and it is still there"))
+        }
+        // A machine that is gone is in no pool: a token with rights on the pool alone is not told that it is gone.
+        Err(error) if error.status != Some(403) => Err(error.into()),
+        _ => Ok(true),
     }
 }

@@ -106,12 +106,13 @@ fn give(qemu: UnixCredentials, path: &Path) -> io::Result<Option<(u32, u32)>> {
     if may || found.uid() != nix::unistd::geteuid().as_raw() {
         return Ok(None);
     }
-    // Its group, if we may give the file away; else everybody.
-    let wanted = match chown(path, None, Some(qemu.gid())) {
-        Ok(()) => 0o060,
-        Err(_) => 0o066,
-    };
-    fs::set_permissions(path, Permissions::from_mode(mode | wanted))?;
+    chown(path, None, Some(qemu.gid())).map_err(|e| {
+        io::Error::other(format!(
+            "{e}: only root and members of the group {} can give it to that group. Run as root, or use qemu:///session",
+            qemu.gid()
+        ))
+    })?;
+    fs::set_permissions(path, Permissions::from_mode(mode | 0o060))?;
     Ok(Some((group, mode)))
 }
 
@@ -124,11 +125,11 @@ mod tests {
 
     use super::*;
 
-    /// A user that is not ours: what is ours has no meaning for it.
+    /// Another user, of our group.
     fn other() -> UnixCredentials {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let us = getsockopt(&ours, PeerCredentials).unwrap();
-        let raw = nix::libc::ucred { pid: us.pid(), uid: us.uid() + 64055, gid: us.gid() + 64055 };
+        let raw = nix::libc::ucred { pid: us.pid(), uid: us.uid() + 64055, gid: us.gid() };
         UnixCredentials::from(raw)
     }
 

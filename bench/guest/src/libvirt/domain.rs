@@ -65,7 +65,7 @@ impl Domain {
         let order =
             format!("create --autodestroy /dev/stdin; event --domain {name} --event lifecycle --loop");
         let mut holder = virsh.start(&[&order]).map_err(|e| GuestError::usage(e.to_string()))?;
-        let begun = begin(&mut holder, &text, &control, &console);
+        let begun = begin(&mut holder, &name, &text, &control, &console);
         let (control, console) = match begun {
             Ok(connections) => connections,
             Err(why) => {
@@ -100,6 +100,7 @@ impl Domain {
 /// Hands the domain to `virsh`, and waits until its QEMU has connected. The error is in words.
 fn begin(
     holder: &mut Child,
+    name: &str,
     text: &str,
     control: &UnixListener,
     console: &UnixListener,
@@ -114,7 +115,11 @@ fn begin(
         for (listener, connection) in [(control, &mut first), (console, &mut second)] {
             if let Ok((stream, _)) = listener.accept() {
                 stream.set_nonblocking(false).map_err(|e| e.to_string())?;
-                *connection = Some(stream);
+                // The names of the sockets are in QEMU's command line, which every user of the host can read.
+                let peer = getsockopt(&stream, PeerCredentials).map_err(|e| e.to_string())?;
+                if u32::try_from(peer.pid()).is_ok_and(|process| is_domain(process, name)) {
+                    *connection = Some(stream);
+                }
             }
         }
         if let (Some(control), Some(console)) = (&first, &second) {

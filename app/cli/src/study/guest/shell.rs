@@ -191,6 +191,9 @@ fn in_machine(args: &Args, parts: &Parts, source: &Source, stop: &Arc<AtomicBool
             MachineDisk::Nbd { server: NbdServer::Relay(relay.name), export: name.clone() }
         }
     };
+    if let (Source::Volume(name, attached), true) = (source, writable) {
+        attached.refuse_in_use(&args.api, name)?;
+    }
     machine.attach(&disk, writable).map_err(of_guest)?;
     if is_terminal {
         eprint_line!(

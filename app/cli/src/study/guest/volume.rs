@@ -76,6 +76,12 @@ pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) 
 }
 
 impl Attached {
+    /// Refuses the volume if another client has come since it was attached: a machine takes its time to boot.
+    pub(super) fn refuse_in_use(&self, api: &Api, name: &str) -> Result<(), Failed> {
+        let found: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
+        refuse_in_use(api, name, &found)
+    }
+
     /// Has the volume detached that this process attached, once its machine has ended. `false`: it is still attached, and the reason was
     /// printed.
     pub(super) fn finish(&mut self) -> bool {
