@@ -98,7 +98,7 @@ async function create(page) {
   // It is open again before the page hears that it was closed.
   await page.keyboard.press("Enter");
   await dialog.getByText("Fill in the fields").waitFor();
-  await button.evaluate((opens) => (document.querySelector("dialog").close(), opens.click()));
+  await page.locator("#volumes button", { hasText: "Create volume" }).evaluate((opens) => (document.querySelector("dialog").close(), opens.click()));
   await page.evaluate(() => new Promise((done) => setTimeout(done, 100)));
   // What cannot be a name is shown as it is, and is not possible.
   await dialog.getByLabel("Name").fill("<img src=x onerror=alert(1)>");
