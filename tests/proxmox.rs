@@ -157,7 +157,10 @@ fn a_study_measures_disks_of_machines_that_are_made_for_it_and_deleted_at_its_en
     }
     let configured = cluster.calls("POST", "/config")[0];
     let tags = configured.parameters["tags"].clone();
-    assert!(configured.parameters["scsi1"].starts_with("ceph:0.0078125,wwn=0x5525400000000000"), "{configured:?}");
+    assert!(
+        configured.parameters["scsi1"].starts_with("ceph:0.0078125,wwn=0x5525400000000000"),
+        "{configured:?}"
+    );
     assert!(tags.starts_with("loadline;loadline-"), "{tags}");
     let purged = cluster.calls("DELETE", "/qemu/");
     assert!(purged.len() == 2 && purged.iter().all(|call| call.parameters["purge"] == "1"), "{purged:?}");
