@@ -25,7 +25,7 @@ const LAST_WORDS: usize = 2 << 10;
 type Out = Arc<Mutex<File>>;
 /// The open connection of the worker, with its number.
 type Connection = Arc<Mutex<Option<(u32, UnixStream)>>>;
-/// Where the worker is told more, once it was started.
+/// The standard input of the worker, once the worker runs: what it reads there after its options is how long the machine stood still.
 type More = Arc<Mutex<Option<ChildStdin>>>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

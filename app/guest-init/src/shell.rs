@@ -159,7 +159,7 @@ fn run_program(
         move || listen(&mut port, &input, &is_ending)
     })?;
     let (code, signal) = wait_for(Pid::from_raw(child.id() as i32))?;
-    // All but this process. What they have written is read before the keeper is told that it was all.
+    // All processes but this one. Their output is read to its end before the session is reported as ended.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     for reader in readers {
         let _ = reader.join();

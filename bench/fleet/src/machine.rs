@@ -236,7 +236,7 @@ fn migrate(
         .and_then(|()| Ok(remote.migrate(&disks)?));
     match migrated {
         Ok(_) => *place = there,
-        // What is told is why it was not migrated.
+        // The error that is returned is that of the migration.
         Err(_) => drop(leave(&there.cgroups, &place.cgroups).and_then(|()| confine(place))),
     }
     migrated

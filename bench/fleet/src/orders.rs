@@ -121,7 +121,7 @@ impl Awaited {
                 let _ = waits.send(result);
             }
         }
-        // Nobody answers any more: the receivers see the end.
+        // The keeper has ended. Each receiver gets an error.
         self.all(|all| all.orders.clear());
     }
 

@@ -17,7 +17,7 @@
 //! | [`attach`], `bus` | disks that come and go while the machine runs |
 //! | [`control`] | what a machine and its keeper say to each other |
 //! | [`keeper`] | a running machine: booted, its worker relayed, its questions answered |
-//! | [`session`] | what a machine with a shell, a command or a check is told, and what it reports |
+//! | [`session`] | the task of a machine with a shell, a command or a check, and its report |
 //! | [`shell`] | a running machine of a session |
 //! | [`tools`] | programs of the host for the image of a shell, with their libraries |
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |

@@ -4,7 +4,7 @@
 //! | rule | what holds |
 //! | --- | --- |
 //! | one machine | the machine runs in one QEMU at a time: the destination continues only once the source has stopped for good |
-//! | no byte lost | what the keeper and the machine say to each other is one stream: nothing is said to a machine that stands still |
+//! | no byte lost | the bytes between the keeper and the machine are one stream, whichever QEMU runs the machine: the keeper writes nothing while the machine stands still |
 //! | own memory | a file that is memory of the machine is copied by the keeper while the machine stands still: two QEMUs that had the same file as memory would write the past into it |
 //! | nothing happened | until the source has stopped for good, whatever fails leaves the machine where it was |
 
@@ -102,9 +102,9 @@ impl From<GuestError> for Stopped {
 }
 
 impl Remote {
-    /// Migrates the machine to another QEMU, which is started by this thread and dies with it. There it has the second of each pair of `disks`
-    /// in place of the first. If it fails, the machine goes on where it was, unless it or its
-    /// destination died after the copy was whole.
+    /// Migrates the machine to another QEMU, which this thread starts and which dies with the thread. There the machine has the second disk of
+    /// each pair of `disks` in place of the first. If the migration fails, the machine goes on where it was, unless QEMU died after the copy was
+    /// whole.
     pub fn migrate(&mut self, disks: &[(MachineDisk, MachineDisk)]) -> Result<Migrated, GuestError> {
         let begun = Instant::now();
         let shared = self.shared.clone();
@@ -365,7 +365,8 @@ fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<Value, QmpErro
     Err(QmpError::Refused(format!("the migration has {now}{why}")))
 }
 
-/// What is said to the machine, to nobody else meanwhile. Who writes now may wait for a machine that reads no more.
+/// Locks the port of a machine that stands still. A thread that holds the lock may wait in a write until the machine runs again, so that this
+/// has a limit.
 fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, GuestError> {
     let limit = Instant::now() + READ_LIMIT;
     loop {
@@ -373,7 +374,7 @@ fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, Gu
             Ok(out) => return Ok(out),
             Err(TryLockError::Poisoned(out)) => return Ok(out.into_inner()),
             Err(TryLockError::WouldBlock) if Instant::now() > limit => {
-                return Err(failed(&"it does not read what its worker is told; try again"));
+                return Err(failed(&"it has not read all messages of its keeper yet; try again"));
             }
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
         }
@@ -397,7 +398,7 @@ fn all_are_connected(source: &mut Qmp) -> Result<(), GuestError> {
     }
 }
 
-/// Waits until QEMU has read all that was said, which the machine then has in its memory.
+/// Waits until QEMU has read all bytes of the port. They are in the memory of the machine then, and move with it.
 fn all_is_read(out: &UnixStream) -> Result<(), GuestError> {
     let limit = Instant::now() + READ_LIMIT;
     loop {
@@ -408,7 +409,7 @@ fn all_is_read(out: &UnixStream) -> Result<(), GuestError> {
             return Ok(());
         }
         if Instant::now() > limit {
-            return Err(failed(&"it does not read what its worker is told; try again"));
+            return Err(failed(&"it has not read all messages of its keeper yet; try again"));
         }
         thread::sleep(Duration::from_millis(1));
     }

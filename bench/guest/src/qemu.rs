@@ -111,8 +111,8 @@ pub(crate) struct Origin {
 }
 
 impl Process {
-    /// Starts a machine, or the destination of one that is migrated: that does nothing before it is told where the machine comes from,
-    /// which it is by the descriptor `incoming`, and to continue.
+    /// Starts a machine, or with `incoming` the destination of a migration: the descriptor is the stream by which the machine comes. A
+    /// destination waits for `migrate-incoming`, and then for `cont`.
     pub(crate) fn start(origin: &Origin, incoming: Option<OwnedFd>) -> Result<Process, GuestError> {
         let Origin { qemu, shell, .. } = origin;
         let failed = |e: &dyn std::fmt::Display| {

@@ -1,4 +1,4 @@
-//! A session in a machine: a shell, a command, or a check of the disk. What the machine is told of it, and what it reports.
+//! A session in a machine: a shell, a command, or a check of the disk; its order to the machine, and the machine's report.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub const ERRORS: u32 = 2;
 /// The name of the disk in the machine.
 pub const DISK: &str = "vda";
 
-/// What a machine is told.
+/// The order that begins a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Session {

@@ -25,7 +25,7 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(60);
 /// How long the order to end waits behind input that the session does not read.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
-/// How often wishes are asked for.
+/// How often the user's wishes are read.
 const POLL: Duration = Duration::from_millis(50);
 /// Bytes of input in one frame.
 const PIECE: usize = 16 << 10;

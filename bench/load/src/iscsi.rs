@@ -36,7 +36,7 @@ pub struct IscsiUri {
 }
 
 impl IscsiUri {
-    /// The size of the unit, which `qemu-img` is asked for: QEMU will be the initiator too.
+    /// The size of the unit, by `qemu-img`: its initiator is the one that the machine will use.
     pub fn size(&self) -> Result<ByteSize, LoadError> {
         let usage = |why: String| LoadError::usage(format!("{self} cannot be looked at: {why}"));
         let mut command = Command::new("qemu-img");

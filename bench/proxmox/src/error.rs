@@ -5,7 +5,7 @@ use thiserror::Error;
 /// What kind of trouble it is; it decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The options or the cluster do not allow what is asked for: a person has to change one of them.
+    /// The options are wrong, or the cluster refuses them: a person has to change one of the two.
     Usage,
     /// Something failed.
     Failed,

@@ -127,7 +127,7 @@ impl Making<'_> {
             if !is_taken {
                 return Err(error);
             }
-            // The machine with this VMID is somebody else's.
+            // Another user has made a machine with this VMID.
             self.ledger.forget(vmid);
             last = error;
         }

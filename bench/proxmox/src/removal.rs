@@ -30,7 +30,7 @@ pub(crate) fn remove(api: &Api, run: &str, vmid: u32, likely: &str) -> Result<bo
                         "VM {vmid} of run {run} is left ({why}): delete it by 'loadline fleet clean STUDY.toml --run {run}', or on its node with \
                          'qm stop {vmid}; qm destroy {vmid} --purge' (and 'qm unlock {vmid}' before, if a lock is in the way)"
                     ),
-                    // Its number may be that of somebody else's machine by now.
+                    // Another user's machine may have this VMID by now.
                     false => format!(
                         "run {run} may have left VM {vmid}, which could not be looked at ({why}): if its name and its description both carry \
                          {run}, delete it by 'loadline fleet clean STUDY.toml --run {run}'"

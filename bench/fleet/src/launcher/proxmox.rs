@@ -193,7 +193,7 @@ impl ProxmoxLauncher {
         }
     }
 
-    /// Starts the thread that makes the machines. What it comes to is sent, unless nobody waits for it any more.
+    /// Starts the thread that makes the machines. It sends the result, unless the receiver is gone.
     fn start_making(
         &mut self,
         context: &LaunchContext,
@@ -373,7 +373,7 @@ impl Launcher for ProxmoxLauncher {
     async fn check(&mut self) -> Result<Option<String>, FleetError> {
         let (fleet, stop) = (self.fleet.clone(), self.stop.clone());
         let (send, checked) = oneshot::channel();
-        // A thread of its own, which nobody waits for after Ctrl-C: it asks, and changes nothing.
+        // A thread of its own. After Ctrl-C it is not waited for: it only asks, and changes nothing.
         let thread = std::thread::Builder::new().name("proxmox".into()).spawn(move || {
             let plan = Api::new(&fleet.cluster, stop).and_then(|api| {
                 MachinePlan::of(&api, &fleet.cluster, fleet.count(), fleet.disks_per_machine())

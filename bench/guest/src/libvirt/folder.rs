@@ -1,7 +1,8 @@
 //! A folder of one machine until it has booted: its kernel, its image, and the sockets that its QEMU connects to.
 //!
 //! The QEMU of `qemu:///system` is another user's. So copies are where that user may read them, and the folder of images (which only
-//! its owner may enter) stays closed. Nobody may list the folder, and the sockets have random names: QEMU learns them from libvirt.
+//! its owner may enter) stays closed. The sockets have random names in a
+//! folder that only its owner may list. QEMU's command line shows these names to every user, so that whoever connects is checked to be QEMU.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read};
@@ -100,7 +101,7 @@ pub(super) fn life_of(process: u32) -> String {
     format!("{process}-{}", began.unwrap_or("0"))
 }
 
-/// 16 digits that nobody guesses.
+/// 16 random digits: the name of a socket cannot be guessed.
 fn random() -> io::Result<String> {
     let mut bytes = [0; 8];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
