@@ -218,3 +218,88 @@ fn kill_a_destination(folder: &str) -> bool {
     }
     false
 }
+
+/// A vhost-user server that is not ours, which dies with it.
+struct Server(std::process::Child);
+
+impl Server {
+    fn start(disk: &Path, socket: &Path) -> Server {
+        let mut command = std::process::Command::new("qemu-storage-daemon");
+        command
+            .arg("--blockdev")
+            .arg(format!("driver=file,node-name=disk,filename={},locking=off", disk.display()))
+            .arg("--export")
+            .arg(format!(
+                "vhost-user-blk,id=export,node-name=disk,writable=on,addr.type=unix,addr.path={}",
+                socket.display()
+            ));
+        let server = Server(command.spawn().expect("./dev setup --tests installs qemu-storage-daemon"));
+        let limit = Instant::now() + LIMIT;
+        while !socket.exists() {
+            assert!(Instant::now() < limit, "it listens");
+            thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Which of its requests were carried out is not known.
+#[test]
+fn a_machine_whose_disk_has_lost_its_server_is_not_migrated() {
+    let script = Script::new(COUNTS);
+    let (disk, memory) = (script.file("disk", &vec![0; MIB]), script.file("journal", &vec![0; MIB]));
+    let served = script.file("served", &vec![0; MIB]);
+    let [first, second] = ["first.sock", "second.sock"].map(|name| script.folder.path().join(name));
+    let servers = [Server::start(&served, &first), Server::start(&served, &second)];
+    let disks = [(MachineDisk::VhostUser(first), MachineDisk::VhostUser(second))];
+    let lost = disks[0].0.clone();
+    let answer = move |question: Value, devices: &mut Devices| {
+        let result = match question.as_str().unwrap() {
+            "disk" => {
+                let counted = devices.attach(&MachineDisk::File { path: disk.clone(), direct: false }, true);
+                devices.attach(&lost, true).and(counted)
+            }
+            _ => devices.share(&memory, MIB as u64),
+        };
+        result.unwrap_or_else(|e| e.message).into()
+    };
+    let [mut server, _other] = servers;
+    let error = within_limit(move || {
+        let keeper = script.start();
+        let mut remote = keeper.remote().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let mover = thread::spawn(move || {
+            let mut error = None;
+            for number in told {
+                if number == 4 {
+                    server.0.kill().unwrap();
+                    server.0.wait().unwrap();
+                    error = Some(remote.migrate(&disks).unwrap_err().message);
+                }
+                done.send(number == 8).unwrap();
+            }
+            error.unwrap()
+        });
+        let address = controller(move |number| {
+            tell.send(number).unwrap();
+            is_done.recv().unwrap()
+        });
+        let ended = run(keeper, move || TcpStream::connect(address), answer).unwrap();
+        assert_eq!(
+            (ended.code, ended.words.split(' ').next()),
+            (Some(0), Some("8")),
+            "it went on where it was"
+        );
+        mover.join().unwrap()
+    });
+    println!("{error}");
+    assert!(error.contains("was not migrated"), "{error}");
+}
