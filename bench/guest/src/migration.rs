@@ -40,7 +40,9 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the machine may stand still.
 const SWITCH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a machine that stands still may have something unread.
-const READ_LIMIT: Duration = Duration::from_millis(200);
+const READ_LIMIT: Duration = Duration::from_millis(50);
+/// How often it is tried if the machine has something unread.
+const TRIES: u32 = 4;
 /// Bytes a second: as fast as it goes.
 const BANDWIDTH: u64 = 1 << 34;
 /// How long the machine should stand still at most, milliseconds: then QEMU stops it.
@@ -91,8 +93,18 @@ impl Drop for Copy {
 enum Stopped {
     /// It can go on where it was.
     Here(GuestError),
+    /// The same; it had not read something that its keeper said just before it stopped. It reads that as soon as it goes on.
+    Unread(GuestError),
     /// It may have run elsewhere.
     Gone(GuestError),
+}
+
+impl Stopped {
+    fn error(self) -> GuestError {
+        match self {
+            Stopped::Here(error) | Stopped::Unread(error) | Stopped::Gone(error) => error,
+        }
+    }
 }
 
 impl From<GuestError> for Stopped {
@@ -107,11 +119,21 @@ impl Remote {
     /// whole.
     pub fn migrate(&mut self, disks: &[(MachineDisk, MachineDisk)]) -> Result<Migrated, GuestError> {
         let begun = Instant::now();
+        for _ in 1..TRIES {
+            match self.attempt(disks, begun) {
+                Err(Stopped::Unread(_)) => {}
+                result => return result.map_err(Stopped::error),
+            }
+        }
+        self.attempt(disks, begun).map_err(Stopped::error)
+    }
+
+    fn attempt(&mut self, disks: &[(MachineDisk, MachineDisk)], begun: Instant) -> Result<Migrated, Stopped> {
         let shared = self.shared.clone();
         let Some(origin) = &shared.origin else {
-            return Err(failed(
+            return Err(Stopped::Here(failed(
                 &"libvirt has started it, and machines are migrated that are started without libvirt",
-            ));
+            )));
         };
         // Nothing comes and goes meanwhile.
         let mut devices = locked(&shared.devices);
@@ -121,16 +143,11 @@ impl Remote {
             Ok(downtime) => downtime,
             Err(stopped) => {
                 drop(destination);
-                return Err(match stopped {
-                    Stopped::Here(error) => {
-                        self.go_on();
-                        error
-                    }
-                    Stopped::Gone(error) => {
-                        locked(&shared.running).end();
-                        error
-                    }
-                });
+                match stopped {
+                    Stopped::Here(_) | Stopped::Unread(_) => self.go_on(),
+                    Stopped::Gone(_) => locked(&shared.running).end(),
+                }
+                return Err(stopped);
             }
         };
         let Destination { process, qmp, devices: new, memory } = destination;
@@ -367,14 +384,16 @@ fn becomes(qmp: &mut Qmp, state: &str, limit: Duration) -> Result<Value, QmpErro
 
 /// Locks the port of a machine that stands still. A thread that holds the lock may wait in a write until the machine runs again, so that this
 /// has a limit.
-fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, GuestError> {
+fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, Stopped> {
     let limit = Instant::now() + READ_LIMIT;
     loop {
         match out.try_lock() {
             Ok(out) => return Ok(out),
             Err(TryLockError::Poisoned(out)) => return Ok(out.into_inner()),
             Err(TryLockError::WouldBlock) if Instant::now() > limit => {
-                return Err(failed(&"it has not read all messages of its keeper yet; try again"));
+                return Err(Stopped::Unread(failed(
+                    &"it has not read all messages of its keeper yet; try again",
+                )));
             }
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
         }
@@ -399,7 +418,7 @@ fn all_are_connected(source: &mut Qmp) -> Result<(), GuestError> {
 }
 
 /// Waits until QEMU has read all bytes of the port. They are in the memory of the machine then, and move with it.
-fn all_is_read(out: &UnixStream) -> Result<(), GuestError> {
+fn all_is_read(out: &UnixStream) -> Result<(), Stopped> {
     let limit = Instant::now() + READ_LIMIT;
     loop {
         let mut bytes = 0;
@@ -409,7 +428,9 @@ fn all_is_read(out: &UnixStream) -> Result<(), GuestError> {
             return Ok(());
         }
         if Instant::now() > limit {
-            return Err(failed(&"it has not read all messages of its keeper yet; try again"));
+            return Err(Stopped::Unread(failed(
+                &"it has not read all messages of its keeper yet; try again",
+            )));
         }
         thread::sleep(Duration::from_millis(1));
     }
