@@ -337,6 +337,7 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Pendin
                 reply(controller, answer, result).await;
             }
             Request::Fill(jobs, answer) => {
+                controller.bring_home().await;
                 let orders =
                     jobs.into_iter().map(|(id, job)| (id, WorkerOrder::Fill(Box::new(job)))).collect();
                 let done = |reply| matches!(reply, Reply::Filled).then_some(());
@@ -358,6 +359,7 @@ async fn serve(controller: &mut Controller, requests: &mut mpsc::Receiver<Pendin
                 reply(controller, answer, result).await;
             }
             Request::Scan(jobs, answer) => {
+                controller.bring_home().await;
                 let orders =
                     jobs.into_iter().map(|(id, job)| (id, WorkerOrder::Scan(Box::new(job)))).collect();
                 let done = |reply| match reply {

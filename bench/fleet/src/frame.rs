@@ -95,6 +95,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.longest = longest;
     }
 
+    /// The stream, and what was read of it already.
+    pub(crate) fn into_parts(self) -> (R, Vec<u8>) {
+        (self.stream, self.buffer)
+    }
+
     /// The next frame; `None` where the other side closed the connection between two. Nothing is lost if the
     /// future is dropped.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, FrameError> {

@@ -35,6 +35,7 @@ mod connection;
 mod controller;
 mod copies;
 pub mod cpus;
+mod elsewhere;
 pub mod error;
 pub mod event;
 mod event_queue;
@@ -74,6 +75,7 @@ pub mod wire;
 pub mod worker;
 
 pub use copies::{ProgramCopies, ProgramCopy};
+pub use elsewhere::run_receiver;
 pub use error::{ErrorKind, FleetError};
 pub use event::{EventSink, FleetEvent, LiveSecond, Loss, LossReason, Operation, WorkerSecond};
 pub use fleet::{ExaminedHost, Fleet, MadeFiles, ToExamine};
@@ -84,18 +86,19 @@ pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
     LocalProcesses, OpenPlaces, Placement, ProxmoxMachines, SshHosts, run_host_agent, ssh_shell,
 };
-pub use loadline_guest::{LibvirtUri, Machine};
+pub use loadline_guest::{LibvirtUri, Machine, Migrated};
 pub use loadline_proxmox::Proxmox;
 pub use machine::run_worker_in_machine;
 pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};
 pub use network::NetworkPathSpeed;
 pub use network_path::NetworkPath;
 pub use node::NodeSpec;
-pub use orders::Migration;
+pub use orders::{Migration, NotMigrated};
 pub use outcome::{HostCpu, PerWorker, StepOutcome, WorkerOutcome};
 pub use outside::Inside;
 pub use process::TOKEN_VARIABLE;
 pub use spec::FleetSpec;
 pub use stop::or_stop;
+pub use successors::MIGRATION_TRIES;
 pub use token::{check_token, random_token};
 pub use worker::run_worker;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use loadline_guest::{
     Acceleration, Contents, Devices, GuestError, Hypervisor, Image, Kernel, Machine, MachineDisk, Migrated,
-    NbdServer, Qemu, Remote, probe, room, turns,
+    NbdServer, Qemu, Remote, Whither, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
 use loadline_load::{Disk, Lent, LoadError, Target, lend, memory, share_journal};
@@ -22,11 +22,12 @@ use serde_json::{Value, json};
 
 use crate::carried::unpacked;
 use crate::cpus::CpuList;
+use crate::elsewhere::Way;
 use crate::error::{ErrorKind, FleetError};
 use crate::join::WorkerOptions;
 use crate::load_thread::{make_files, remove_files};
 use crate::node::NodeSpec;
-use crate::orders::{KeeperAnswer, KeeperOrder, order_of};
+use crate::orders::{KeeperAnswer, KeeperOrder, NotMigrated, order_of};
 use crate::outside::{Answer, Request};
 use crate::token::check_token;
 use crate::worker::confine;
@@ -69,7 +70,7 @@ impl GuestFiles {
 }
 
 /// Finds a kernel and the first program, and makes the image, or finds one that was made. Returns the folder of what is kept too.
-fn find_image() -> Result<(Image, PathBuf), FleetError> {
+pub(crate) fn find_image() -> Result<(Image, PathBuf), FleetError> {
     let (kernel, cache) = (Kernel::find()?, cache_folder()?);
     let image = Image::build(&kernel, &first_program(&cache)?, Contents::Worker, &cache)?;
     Ok((image, cache))
@@ -194,13 +195,17 @@ fn take_orders(mut remote: Remote, mut place: WorkerOptions, any_cpus: &CpuList)
     for line in io::stdin().lines().map_while(Result::ok) {
         let done = match order_of(&line) {
             Ok(KeeperOrder::Machine(order)) => remote.carry_out(order).map_err(FleetError::from),
-            Ok(KeeperOrder::Migrate { disks, cpus, cgroups }) => {
+            Ok(KeeperOrder::Migrate { disks, to: Some(receiver), .. }) => {
+                let there = Whither::There(&mut Way::to(receiver));
+                answer(pairs_of(&disks).and_then(|disks| remote.migrate(there, &disks)));
+                Ok(())
+            }
+            Ok(KeeperOrder::Migrate { disks, cpus, cgroups, to: None }) => {
                 let there = |cpus| WorkerOptions { cpus: Some(cpus), cgroups, ..place.clone() };
                 let cpus = cpus.map_or(Ok(any_cpus.clone()), |cpus| cpus.parse::<CpuList>());
-                let there = cpus.map(there).map_err(|e| FleetError::failed(e.to_string()));
+                let there = cpus.map(there).map_err(|e| GuestError::failed(e.to_string()));
                 let result = there.and_then(|there| migrate(&mut remote, &disks, &mut place, there));
-                let answer = KeeperAnswer::of(result.map_err(|error| error.message));
-                println!("{}", serde_json::to_string(&answer).expect("an answer is JSON"));
+                answer(result);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -215,25 +220,35 @@ fn take_orders(mut remote: Remote, mut place: WorkerOptions, any_cpus: &CpuList)
     }
 }
 
+/// Tells the launcher what came of a migration.
+fn answer(result: Result<Migrated, GuestError>) {
+    let answer = KeeperAnswer::of(result.map_err(NotMigrated::from));
+    println!("{}", serde_json::to_string(&answer).expect("an answer is JSON"));
+}
+
+/// Disks of a worker, and what takes their places, as QEMU reaches them.
+fn pairs_of(disks: &[(Target, Target)]) -> Result<Vec<(MachineDisk, MachineDisk)>, GuestError> {
+    let served = |target: &Target| {
+        served_disk(target).ok_or_else(|| {
+            GuestError::failed(format!("{target} is of this host, and does not move with a machine"))
+        })
+    };
+    disks.iter().map(|(before, after)| Ok((served(before)?, served(after)?))).collect()
+}
+
 /// Migrates the machine to a QEMU under the limits of another node. `place` is where it is afterwards.
 fn migrate(
     remote: &mut Remote,
     disks: &[(Target, Target)],
     place: &mut WorkerOptions,
     there: WorkerOptions,
-) -> Result<Migrated, FleetError> {
-    let served = |target: &Target| {
-        served_disk(target).ok_or_else(|| {
-            FleetError::failed(format!("{target} is of this host, and does not move with a machine"))
-        })
-    };
-    let disks: Result<Vec<_>, FleetError> =
-        disks.iter().map(|(before, after)| Ok((served(before)?, served(after)?))).collect();
-    let disks = disks?;
+) -> Result<Migrated, GuestError> {
+    let disks = pairs_of(disks)?;
     // What is started from now on is there.
     let migrated = leave(&place.cgroups, &there.cgroups)
         .and_then(|()| confine(&there))
-        .and_then(|()| Ok(remote.migrate(&disks)?));
+        .map_err(|error| GuestError::failed(error.message))
+        .and_then(|()| remote.migrate(Whither::Here, &disks));
     match migrated {
         Ok(_) => *place = there,
         // The error that is returned is that of the migration.
@@ -383,6 +398,6 @@ fn of_load(error: GuestError) -> LoadError {
 fn kind_of(error: &GuestError) -> ErrorKind {
     match error.kind {
         loadline_guest::ErrorKind::Usage => ErrorKind::Usage,
-        loadline_guest::ErrorKind::Failed => ErrorKind::Failed,
+        loadline_guest::ErrorKind::Failed | loadline_guest::ErrorKind::Again => ErrorKind::Failed,
     }
 }

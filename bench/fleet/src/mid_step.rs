@@ -11,7 +11,7 @@ use loadline_load::Job;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::identity::WorkerId;
-use crate::orders::Migration;
+use crate::orders::{Migration, NotMigrated};
 
 /// An order about workers that measure. It affects only workers that the fleet launches.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub enum MidStepOrder {
     /// cannot be.
     Pause(BTreeSet<WorkerId>, Duration, oneshot::Sender<Result<(), String>>),
     /// The machine that a worker is is migrated. The channel gets what that was, or why it was not.
-    Migrate(WorkerId, Migration, oneshot::Sender<Result<Migrated, String>>),
+    Migrate(WorkerId, Migration, oneshot::Sender<Result<Migrated, NotMigrated>>),
     /// Killed workers are started again, each as its restart says.
     Start(BTreeMap<WorkerId, Restart>),
 }

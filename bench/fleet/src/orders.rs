@@ -2,17 +2,19 @@
 //! input and output.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use loadline_guest::{MachineOrder, Migrated};
+use loadline_guest::{GuestError, MachineOrder, Migrated};
 use loadline_load::Target;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::ChildStdout;
 use tokio::sync::oneshot;
 
+use crate::elsewhere::Receiver;
 use crate::error::FleetError;
 
 /// Where a machine is migrated to, and which of its disks are others there.
@@ -22,6 +24,27 @@ pub struct Migration {
     pub node: String,
     /// Disks of the worker, each with what it is reached by there.
     pub disks: Vec<(Target, Target)>,
+}
+
+/// Why a machine was not migrated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotMigrated {
+    /// In words.
+    pub why: String,
+    /// Whether it should succeed if it is ordered again. Disks at the destination must be made ready again first.
+    pub again: bool,
+}
+
+impl From<String> for NotMigrated {
+    fn from(why: String) -> NotMigrated {
+        NotMigrated { why, again: false }
+    }
+}
+
+impl From<GuestError> for NotMigrated {
+    fn from(error: GuestError) -> NotMigrated {
+        NotMigrated { why: error.message, again: error.kind == loadline_guest::ErrorKind::Again }
+    }
 }
 
 /// An order to a keeper.
@@ -38,47 +61,66 @@ pub(crate) enum KeeperOrder {
         cpus: Option<String>,
         /// The control groups that the keeper and the machine belong to from then on.
         cgroups: Vec<PathBuf>,
+        /// The receiver of another host to which the machine goes, under the limits of its node there; `None`: it goes to this host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<Receiver>,
     },
 }
 
-/// The answer to an order to migrate.
+/// What a process of ours answers that keeps a machine, or waits for one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum KeeperAnswer {
-    Migrated { downtime_ns: u64, took_ns: u64 },
-    NotMigrated(String),
+    Migrated {
+        downtime_ns: u64,
+        took_ns: u64,
+    },
+    /// It is not done, in words.
+    Failed(String),
+    /// The same; it should succeed if it is ordered again.
+    Again(String),
+    /// It is done.
+    Done,
+    /// A receiver waits for a machine at this address.
+    Receives(SocketAddr),
 }
 
 impl KeeperAnswer {
-    pub(crate) fn of(result: Result<Migrated, String>) -> KeeperAnswer {
+    pub(crate) fn of(result: Result<Migrated, NotMigrated>) -> KeeperAnswer {
         let nanoseconds = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         match result {
             Ok(Migrated { downtime, took }) => {
                 KeeperAnswer::Migrated { downtime_ns: nanoseconds(downtime), took_ns: nanoseconds(took) }
             }
-            Err(why) => KeeperAnswer::NotMigrated(why),
+            Err(NotMigrated { why, again: false }) => KeeperAnswer::Failed(why),
+            Err(NotMigrated { why, again: true }) => KeeperAnswer::Again(why),
         }
     }
 
-    fn result(self) -> Result<Migrated, String> {
+    /// What a migration was, or why it was not.
+    pub(crate) fn result(self) -> Result<Migrated, NotMigrated> {
         match self {
             KeeperAnswer::Migrated { downtime_ns, took_ns } => Ok(Migrated {
                 downtime: Duration::from_nanos(downtime_ns),
                 took: Duration::from_nanos(took_ns),
             }),
-            KeeperAnswer::NotMigrated(why) => Err(why),
+            KeeperAnswer::Failed(why) => Err(why.into()),
+            KeeperAnswer::Again(why) => Err(NotMigrated { why, again: true }),
+            other => Err(format!("its keeper answers {other:?}").into()),
         }
     }
 }
 
 /// Gets the answer to one order. An error if the keeper ends before.
-pub(crate) type Answered = oneshot::Receiver<Result<Migrated, String>>;
+pub(crate) type Answered = oneshot::Receiver<Result<Migrated, NotMigrated>>;
 /// Those who wait for an answer, in the order of their orders: each with the node to which the machine goes.
 #[derive(Debug, Default)]
 struct Waiting {
-    orders: VecDeque<(String, oneshot::Sender<Result<Migrated, String>>)>,
+    orders: VecDeque<(String, oneshot::Sender<Result<Migrated, NotMigrated>>)>,
     /// The node to which the machine was migrated last.
     node: Option<String>,
+    /// Who waits for the address of a receiver.
+    receives: Option<oneshot::Sender<SocketAddr>>,
 }
 
 /// The answers that are awaited of one keeper, in the order of its orders.
@@ -102,6 +144,13 @@ impl Awaited {
         answered
     }
 
+    /// The address is awaited at which the process receives a machine.
+    pub(crate) fn address(&self) -> oneshot::Receiver<SocketAddr> {
+        let (answer, answered) = oneshot::channel();
+        self.all(|all| all.receives = Some(answer));
+        answered
+    }
+
     /// The node to which the machine was migrated last; `None` if it was not.
     pub(crate) fn node(&self) -> Option<String> {
         self.all(|all| all.node.clone())
@@ -111,7 +160,13 @@ impl Awaited {
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             let answer: Result<KeeperAnswer, _> = serde_json::from_str(&line);
-            let result = answer.map_err(|e| format!("its keeper answers nonsense: {e}"));
+            if let Ok(KeeperAnswer::Receives(address)) = answer {
+                // Whoever asked may not wait any more.
+                let waits = self.all(|all| all.receives.take());
+                let _ = waits.map(|waits| waits.send(address));
+                continue;
+            }
+            let result = answer.map_err(|e| NotMigrated::from(format!("its keeper answers nonsense: {e}")));
             let result = result.and_then(KeeperAnswer::result);
             if let Some((node, waits)) = self.all(|all| all.orders.pop_front()) {
                 if result.is_ok() {
@@ -122,7 +177,7 @@ impl Awaited {
             }
         }
         // The keeper has ended. Each receiver gets an error.
-        self.all(|all| all.orders.clear());
+        self.all(|all| (all.orders.clear(), all.receives = None));
     }
 
     fn all<R>(&self, work: impl FnOnce(&mut Waiting) -> R) -> R {

@@ -76,6 +76,8 @@ pub(crate) struct Launch {
     pub(crate) host_ip: Option<IpAddr>,
     /// The virtual machine that this host is, if the worker is the first one in it.
     pub(crate) machine: Option<StartedMachine>,
+    /// The address at which it receives a machine of another host, in place of being a worker. The token is the key of that migration.
+    pub(crate) receive: Option<IpAddr>,
 }
 
 /// Where the last lines are that a worker printed on its standard error.
@@ -121,6 +123,9 @@ impl Launch {
             .kill_on_drop(true);
         if let Some(machine) = &self.node.machine {
             command.arg("--machine").arg(serde_json::to_string(machine).expect("a machine is JSON"));
+        }
+        if let Some(ip) = self.receive {
+            command.arg("--receive").arg(ip.to_string());
         }
         for group in &self.cgroups {
             command.arg("--cgroup").arg(group);
@@ -227,6 +232,16 @@ impl LocalWorker {
         Ok(answered)
     }
 
+    /// Where it receives a machine. The error is how it ended, or that it takes too long.
+    pub(crate) async fn receives(&mut self, limit: Duration) -> Result<SocketAddr, String> {
+        let address = self.awaited.address();
+        match timeout(limit, address).await {
+            Ok(Ok(address)) => Ok(address),
+            Ok(Err(_)) => Err(self.ends_now().await.map_or("it ended".into(), |exit| exit.message)),
+            Err(_) => Err(format!("it is not ready within {limit:?}")),
+        }
+    }
+
     /// The node to which its machine was migrated last; `None` if it was not.
     pub(crate) fn node(&self) -> Option<String> {
         self.awaited.node()
@@ -283,6 +298,7 @@ mod tests {
             log_dir: None,
             host_ip: None,
             machine: None,
+            receive: None,
         }
     }
 

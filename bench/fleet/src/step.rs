@@ -95,7 +95,7 @@ impl Controller {
         changes: Option<MidStepChanges>,
     ) -> Result<StepOutcome, FleetError> {
         validate(jobs)?;
-        self.bring_home().await?;
+        self.bring_home().await;
         let may_go = changes.as_ref().map_or(BTreeSet::new(), |changes| changes.may_go.clone());
         let mut watchers = self.watchers(jobs, &may_go);
         let mut threads: BTreeMap<String, u32> = BTreeMap::new();

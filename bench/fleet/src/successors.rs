@@ -8,13 +8,12 @@ use loadline_guest::{MachineOrder, Migrated};
 use tokio::time::Instant;
 
 use crate::controller::Controller;
-use crate::error::FleetError;
 use crate::event::{FleetEvent, LossReason};
 use crate::identity::WorkerId;
 use crate::launcher::Launcher;
 use crate::mid_step::{Manner, MidStepOrder, Restart};
 use crate::operation::failure;
-use crate::orders::{Answered, Migration};
+use crate::orders::{Answered, Migration, NotMigrated};
 use crate::step_state::{Step, Successor};
 use crate::wire::{Reply, WorkerOrder};
 
@@ -24,36 +23,48 @@ const PREPARES: Duration = Duration::from_secs(20);
 const CRASHES: Duration = Duration::from_millis(4_500);
 /// How long a machine may take to be migrated.
 const MIGRATES: Duration = Duration::from_secs(90);
+/// How often a machine is ordered to be migrated that was about to read something just then.
+pub const MIGRATION_TRIES: u32 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a successor holds its records back after the end of a second: the middle of the turns of the others.
 const HOLD_BACK: Nanos = Nanos(500_000_000);
 
 /// What a migration was, or why it was not.
-async fn answer(answered: Answered) -> Result<Migrated, String> {
+async fn answer(answered: Answered) -> Result<Migrated, NotMigrated> {
     match tokio::time::timeout(MIGRATES, answered).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err("its keeper has ended".into()),
-        Err(_) => Err(format!("its keeper did not answer within {MIGRATES:?}")),
+        Ok(Err(_)) => Err("its keeper has ended".to_string().into()),
+        Err(_) => Err(format!("its keeper did not answer within {MIGRATES:?}").into()),
     }
 }
 
 impl Controller {
-    /// Machines that were migrated in an earlier step are back on their own nodes, or gone.
-    pub(crate) async fn bring_home(&mut self) -> Result<(), FleetError> {
+    /// Machines that were migrated in an earlier step are back on their own nodes. One that cannot go back is ended: its worker is started
+    /// anew at home when it is needed.
+    pub(crate) async fn bring_home(&mut self) {
         for (id, node) in self.launcher.away() {
-            let back = match self.launcher.migrate(&id, Migration { node, disks: Vec::new() }).await {
-                Ok(answered) => answer(answered).await,
-                Err(error) => Err(error.message),
-            };
-            if let Err(why) = back
+            let mut back = self.bring_back_home(&id, &node).await;
+            for _ in 1..MIGRATION_TRIES {
+                if back.as_ref().is_err_and(|not| not.again) {
+                    back = self.bring_back_home(&id, &node).await;
+                }
+            }
+            if let Err(NotMigrated { why, .. }) = back
                 && self.launcher.exit_of(&id).await.is_none()
             {
-                return Err(FleetError::failed(format!(
-                    "the machine of worker {id} is still on the node to which it was migrated: {why}"
-                )));
+                let message = format!("its machine could not go back to its own node, and was ended: {why}");
+                self.report_loss(&id, LossReason::Failed, message);
+                self.retire(&[id].into()).await;
             }
         }
-        Ok(())
+    }
+
+    async fn bring_back_home(&mut self, id: &WorkerId, node: &str) -> Result<Migrated, NotMigrated> {
+        // It has no disks between two steps.
+        match self.launcher.migrate(id, Migration { node: node.into(), disks: Vec::new() }).await {
+            Ok(answered) => answer(answered).await,
+            Err(error) => Err(error.message.into()),
+        }
     }
 
     /// Carries out an order in the middle of the step.
@@ -75,12 +86,12 @@ impl Controller {
                 let _ = paused.send(result);
             }
             MidStepOrder::Migrate(id, _, done) if !step.running.contains_key(&id) => {
-                drop(done.send(Err("its worker does not measure now".into())));
+                drop(done.send(Err("its worker does not measure now".to_string().into())));
             }
             MidStepOrder::Migrate(id, migration, done) => match self.launcher.migrate(&id, migration).await {
                 // The receiver may not wait any more.
                 Ok(answered) => drop(tokio::spawn(async { drop(done.send(answer(answered).await)) })),
-                Err(error) => drop(done.send(Err(error.message))),
+                Err(error) => drop(done.send(Err(error.message.into()))),
             },
             MidStepOrder::Start(restarts) => self.start_again(step, restarts).await,
         }

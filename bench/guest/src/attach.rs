@@ -109,6 +109,24 @@ impl Devices {
         Ok(copied)
     }
 
+    /// Whether the machine can go to another host, with other disks in place of those that are first in `disks`: the error names what only
+    /// this host has.
+    pub(crate) fn can_leave_the_host(&self, disks: &[(MachineDisk, MachineDisk)]) -> Result<(), GuestError> {
+        let stays = |device: &&Device| match device {
+            Device::Memory { .. } => true,
+            Device::Disk { disk, .. } => {
+                disk.is_of_one_host() && disks.iter().all(|(before, _)| before != disk)
+            }
+        };
+        match self.used.values().find(stays) {
+            None => Ok(()),
+            Some(device) => Err(GuestError::failed(format!(
+                "{} is of this host, and does not move with a machine to another one",
+                device.name()
+            ))),
+        }
+    }
+
     /// The files of the host that are memory of the machine, with their lengths.
     pub(crate) fn shared_files(&self) -> impl Iterator<Item = (&Path, u64)> {
         self.used.values().filter_map(|device| match device {

@@ -65,6 +65,12 @@ pub enum NbdServer {
     Relay(String),
 }
 
+/// Whether a name of a host is of whichever host asks.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    address.map_or(host == "localhost", |address| address.is_loopback())
+}
+
 impl MachineDisk {
     /// In words.
     pub(crate) fn name(&self) -> String {
@@ -80,6 +86,19 @@ impl MachineDisk {
             MachineDisk::VhostUser(path) => format!("vhost-user:{}", path.display()),
             MachineDisk::Rbd { pool, image, .. } => format!("rbd:{pool}/{image}"),
             MachineDisk::Iscsi { portal, target, lun } => format!("iscsi://{portal}/{target}/{lun}"),
+        }
+    }
+
+    /// Whether only processes of one host reach it.
+    pub(crate) fn is_of_one_host(&self) -> bool {
+        match self {
+            MachineDisk::File { .. } | MachineDisk::Block { .. } | MachineDisk::VhostUser(_) => true,
+            MachineDisk::Nbd { server: NbdServer::Tcp(host, _), .. } => is_loopback(host),
+            MachineDisk::Nbd { server: NbdServer::Unix(_) | NbdServer::Relay(_), .. } => true,
+            MachineDisk::Iscsi { portal, .. } => {
+                is_loopback(portal.rsplit_once(':').map_or(portal.as_str(), |(host, _)| host))
+            }
+            MachineDisk::Rbd { .. } => false,
         }
     }
 

@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Usage,
     /// It was begun and failed: exit code 1.
     Failed,
+    /// The same, and the next attempt should succeed.
+    Again,
 }
 
 /// An error: one clear message, which says what, where and what to do.

@@ -23,16 +23,19 @@
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
 //! | [`migration`] | a running machine migrated to another QEMU |
+//! | [`elsewhere`], [`arrival`] | that QEMU on another host: as the machine's keeper sees it, and as it is there |
 //! | `running` | what runs a machine at present, for the threads of its keeper |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
 
+pub mod arrival;
 pub mod attach;
 mod bus;
 pub mod cache;
 pub mod control;
 mod cpio;
 pub mod disk;
+pub mod elsewhere;
 pub mod error;
 pub mod hypervisor;
 pub mod image;
@@ -57,8 +60,10 @@ pub mod tools;
 pub mod turns;
 mod words;
 
+pub use arrival::{Arrival, ArrivalStreams};
 pub use attach::Devices;
 pub use disk::{MachineDisk, NbdServer};
+pub use elsewhere::{Link, OtherHost, OtherQemu, Wanted};
 pub use error::{ErrorKind, GuestError};
 pub use hypervisor::Hypervisor;
 pub use image::{Contents, Image};
@@ -67,9 +72,10 @@ pub use kernel::Kernel;
 pub use libvirt::Libvirt;
 pub use libvirt_uri::LibvirtUri;
 pub use machine::Machine;
-pub use migration::Migrated;
+pub use migration::{Migrated, Whither};
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};
-pub use remote::{MachineOrder, Remote};
+pub use remote::{MachineOrder, Remote, stand_still};
+pub use running::all_read;
 pub use shell::ShellMachine;
 pub use tools::Tools;

@@ -1,4 +1,4 @@
-//! A running machine that is migrated to another QEMU of this host: by QEMU's own migration, which copies the machine's memory while the
+//! A running machine that is migrated to another QEMU, of this host or of another one: by QEMU's own migration, which copies the machine's memory while the
 //! machine runs, and stops it for the last part.
 //!
 //! | rule | what holds |
@@ -6,16 +6,18 @@
 //! | one machine | the machine runs in one QEMU at a time: the destination continues only once the source has stopped for good |
 //! | no byte lost | the bytes between the keeper and the machine are one stream, whichever QEMU runs the machine: the keeper writes nothing while the machine stands still |
 //! | own memory | a file that is memory of the machine is copied by the keeper while the machine stands still: two QEMUs that had the same file as memory would write the past into it |
+//! | own files | what only one host has does not move with a machine: to another host a machine goes without memory of files, and without disks that are files, devices or sockets of its present host |
 //! | nothing happened | until the source has stopped for good, whatever fails leaves the machine where it was |
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,8 @@ use serde_json::{Value, json};
 use crate::attach::Devices;
 use crate::control::{self, ToMachine};
 use crate::disk::MachineDisk;
-use crate::error::GuestError;
+use crate::elsewhere::{Link, OtherHost, Wanted};
+use crate::error::{ErrorKind, GuestError};
 use crate::monitor::Monitor;
 use crate::qemu::{Origin, Process};
 use crate::qmp::{Qmp, QmpError};
@@ -41,21 +44,12 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(60);
 const SWITCH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a machine that stands still may have something unread.
 const READ_LIMIT: Duration = Duration::from_millis(50);
-/// How often it is tried if the machine has something unread.
-const TRIES: u32 = 4;
 /// Bytes a second: as fast as it goes.
 const BANDWIDTH: u64 = 1 << 34;
 /// How long the machine should stand still at most, milliseconds: then QEMU stops it.
 const DOWNTIME_MS: u64 = 200;
 /// What the copy of a file that is memory is called until it is the file.
 const COPY: &str = "migrated";
-
-nix::ioctl_read_bad!(
-    /// Bytes that were sent and not read.
-    unread,
-    nix::libc::TIOCOUTQ,
-    nix::libc::c_int
-);
 
 /// What a migration was.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,9 +60,26 @@ pub struct Migrated {
     pub took: Duration,
 }
 
+/// Where a machine is migrated to.
+pub enum Whither<'a> {
+    /// A QEMU of this host, which the calling thread starts, and which dies with it.
+    Here,
+    /// A QEMU of another host.
+    There(&'a mut dyn OtherHost),
+}
+
+/// How the source gets the connection by which it sends the machine.
+enum Departure {
+    /// It is given this descriptor.
+    Give(UnixStream),
+    /// It has it.
+    Has,
+}
+
 /// The other QEMU, before the machine runs there.
 struct Destination {
-    process: Process,
+    process: Box<dyn Running>,
+    departure: Departure,
     qmp: Qmp,
     devices: Devices,
     /// The copies of files that are memory, by file: each with its lock.
@@ -99,14 +110,6 @@ enum Stopped {
     Gone(GuestError),
 }
 
-impl Stopped {
-    fn error(self) -> GuestError {
-        match self {
-            Stopped::Here(error) | Stopped::Unread(error) | Stopped::Gone(error) => error,
-        }
-    }
-}
-
 impl From<GuestError> for Stopped {
     fn from(error: GuestError) -> Stopped {
         Stopped::Here(error)
@@ -114,21 +117,27 @@ impl From<GuestError> for Stopped {
 }
 
 impl Remote {
-    /// Migrates the machine to another QEMU, which this thread starts and which dies with the thread. There the machine has the second disk of
-    /// each pair of `disks` in place of the first. If the migration fails, the machine goes on where it was, unless QEMU died after the copy was
-    /// whole.
-    pub fn migrate(&mut self, disks: &[(MachineDisk, MachineDisk)]) -> Result<Migrated, GuestError> {
-        let begun = Instant::now();
-        for _ in 1..TRIES {
-            match self.attempt(disks, begun) {
-                Err(Stopped::Unread(_)) => {}
-                result => return result.map_err(Stopped::error),
-            }
-        }
-        self.attempt(disks, begun).map_err(Stopped::error)
+    /// Migrates the machine to another QEMU. There the machine has the second disk of each pair of `disks` in place of the first. If the
+    /// migration fails, the machine goes on where it was, unless QEMU died after the copy was whole. An error of kind
+    /// [`Again`](ErrorKind::Again) if the next attempt should succeed: the server of a vhost-user disk must be told of that first, since one
+    /// that waits for a machine to start waits for one QEMU.
+    pub fn migrate(
+        &mut self,
+        mut to: Whither<'_>,
+        disks: &[(MachineDisk, MachineDisk)],
+    ) -> Result<Migrated, GuestError> {
+        self.attempt(&mut to, disks).map_err(|stopped| match stopped {
+            Stopped::Here(error) | Stopped::Gone(error) => error,
+            Stopped::Unread(error) => GuestError { kind: ErrorKind::Again, ..error },
+        })
     }
 
-    fn attempt(&mut self, disks: &[(MachineDisk, MachineDisk)], begun: Instant) -> Result<Migrated, Stopped> {
+    fn attempt(
+        &mut self,
+        to: &mut Whither<'_>,
+        disks: &[(MachineDisk, MachineDisk)],
+    ) -> Result<Migrated, Stopped> {
+        let begun = Instant::now();
         let shared = self.shared.clone();
         let Some(origin) = &shared.origin else {
             return Err(Stopped::Here(failed(
@@ -137,9 +146,9 @@ impl Remote {
         };
         // Nothing comes and goes meanwhile.
         let mut devices = locked(&shared.devices);
-        let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
-        let mut destination = destination(origin, &devices, theirs.into(), disks)?;
-        let downtime = match self.switch(&mut destination, ours, begun) {
+        let from = locked(&shared.running).link();
+        let mut destination = destination(origin, &devices, (from, to), disks)?;
+        let downtime = match self.switch(&mut destination, begun) {
             Ok(downtime) => downtime,
             Err(stopped) => {
                 drop(destination);
@@ -150,25 +159,20 @@ impl Remote {
                 return Err(stopped);
             }
         };
-        let Destination { process, qmp, devices: new, memory } = destination;
+        let Destination { process, qmp, devices: new, memory, .. } = destination;
         self.monitor = Monitor::Qmp(qmp);
         *devices = new;
         for (path, mut copy) in memory {
             devices.rename(&copy.path, &path, copy.file.take());
         }
-        let source = std::mem::replace(&mut *locked(&shared.running), Box::new(process));
+        let source = std::mem::replace(&mut *locked(&shared.running), process);
         // Only its end lets the reader go on.
         drop(source);
         Ok(Migrated { downtime, took: begun.elapsed() })
     }
 
     /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
-    fn switch(
-        &mut self,
-        destination: &mut Destination,
-        stream: UnixStream,
-        begun: Instant,
-    ) -> Result<Duration, Stopped> {
+    fn switch(&mut self, destination: &mut Destination, begun: Instant) -> Result<Duration, Stopped> {
         let Monitor::Qmp(source) = &mut self.monitor else {
             return Err(Stopped::Here(failed(&"libvirt has started it")));
         };
@@ -179,27 +183,33 @@ impl Remote {
                 let limits = json!({ "max-bandwidth": BANDWIDTH, "downtime-limit": DOWNTIME_MS });
                 source.command("migrate-set-parameters", limits)
             })
-            .and_then(|_| source.give("migration", stream.as_fd()))
+            .and_then(|_| match &destination.departure {
+                Departure::Give(stream) => source.give("migration", stream.as_fd()),
+                Departure::Has => source.command("getfd", json!({ "fdname": "migration" })).map(drop),
+            })
             .and_then(|()| source.command("migrate", json!({ "uri": "fd:migration" })))
-            .and_then(|_| becomes(source, "pre-switchover", COPY_LIMIT));
-        drop(stream);
+            .and_then(|_| {
+                // The source alone has it from now on.
+                destination.departure = Departure::Has;
+                becomes(source, "pre-switchover", COPY_LIMIT)
+            });
         copied.map_err(|e| failed(&e))?;
         // It stands still. Whoever has something to say to it waits.
         let mut out = soon_locked(&self.shared.out)?;
-        all_is_read(&out)?;
+        all_is_read(&**locked(&self.shared.running))?;
         all_are_connected(source)?;
         let stopped = source
             .command("migrate-continue", json!({ "state": "pre-switchover" }))
             .and_then(|_| becomes(source, "completed", SWITCH_LIMIT))
-            .and_then(|completed| {
+            .and_then(|_| {
+                let completed = Instant::now();
                 // The clock stopped before the event of that: a disk may take its time to end what was begun.
                 let said = source.command("query-migrate", json!({}))?;
-                let stood = Duration::from_millis(said["downtime"].as_u64().unwrap_or_default());
-                Ok(moment(&completed).saturating_sub(stood))
+                Ok((completed, Duration::from_millis(said["downtime"].as_u64().unwrap_or_default())))
             });
-        let stopped = stopped.map_err(|e| failed(&e))?;
+        let (completed, stood) = stopped.map_err(|e| failed(&e))?;
         becomes(&mut destination.qmp, "completed", SWITCH_LIMIT)
-            .map_err(|e| refused(&mut destination.process, &e))?;
+            .map_err(|e| refused(&mut *destination.process, &e))?;
         for (path, copy) in &destination.memory {
             copy.fill(path)?;
         }
@@ -212,19 +222,19 @@ impl Remote {
         match destination.qmp.command("cont", json!({})) {
             Ok(_) => {}
             Err(error @ QmpError::Refused(_)) => {
-                let error = refused(&mut destination.process, &error);
+                let error = refused(&mut *destination.process, &error);
                 return Err(match exchange(&destination.memory) {
                     Ok(()) => Stopped::Here(error),
                     Err(_) => Stopped::Gone(error),
                 });
             }
-            Err(error) => return Err(Stopped::Gone(refused(&mut destination.process, &error))),
+            Err(error) => return Err(Stopped::Gone(refused(&mut *destination.process, &error))),
         }
         let gone = |error: GuestError| Stopped::Gone(error);
         let continued = destination.qmp.event_that(SWITCH_LIMIT, |event| event["event"] == "RESUME");
-        let continued = continued.map_err(|e| gone(refused(&mut destination.process, &e)))?;
-        // A host whose clock was set meanwhile is not believed beyond what passed.
-        let downtime = moment(&continued).saturating_sub(stopped).min(begun.elapsed());
+        continued.map_err(|e| gone(refused(&mut *destination.process, &e)))?;
+        // By this process's clock: two hosts need not have the same time.
+        let downtime = (stood + completed.elapsed()).min(begun.elapsed());
         *out = control;
         *locked(&self.shared.continues) = Some(next);
         let lost = u64::try_from(downtime.as_nanos()).unwrap_or(u64::MAX);
@@ -268,26 +278,59 @@ impl Remote {
     }
 }
 
-/// Starts the other QEMU, with the same devices.
+/// Starts the other QEMU, with the same devices. `from` is the way to the source if that is on another host.
 fn destination(
     origin: &Origin,
     devices: &Devices,
-    stream: OwnedFd,
+    (from, to): (Option<Arc<dyn Link>>, &mut Whither<'_>),
     disks: &[(MachineDisk, MachineDisk)],
 ) -> Result<Destination, GuestError> {
-    let mut process = Process::start(origin, Some(stream)).map_err(|e| failed(&e))?;
-    let number = process.incoming.unwrap_or_default();
+    if from.is_some() || matches!(to, Whither::There(_)) {
+        devices.can_leave_the_host(disks).map_err(|e| failed(&e))?;
+    }
+    // What the source sends comes out here.
+    let (departure, sent) = match from {
+        None => {
+            let (source, sent) = UnixStream::pair().map_err(|e| failed(&e))?;
+            (Departure::Give(source), sent)
+        }
+        Some(link) => (Departure::Has, link.departure().map_err(|e| failed(&e))?),
+    };
+    let (mut process, number): (Box<dyn Running>, RawFd) = match to {
+        Whither::Here => {
+            let process = Process::start(origin, Some(OwnedFd::from(sent))).map_err(|e| failed(&e))?;
+            let number = process.incoming.unwrap_or_default();
+            (Box::new(process), number)
+        }
+        Whither::There(host) => {
+            let mut other = host.wait_for(&Wanted::of(origin)).map_err(|e| failed(&e))?;
+            let (incoming, number) =
+                other.incoming.take().ok_or_else(|| failed(&"it has no stream to come by"))?;
+            pass_on(sent, incoming).map_err(|e| failed(&e))?;
+            (Box::new(other), number)
+        }
+    };
     let memory = devices.shared_files().map(|(path, length)| Copy::of(path, length));
     let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
     let qmp = process.monitor().map_err(|e| failed(&e))?;
-    let Monitor::Qmp(mut qmp) = qmp else { unreachable!("it is a process of ours") };
-    let bus = process.bus().map_err(|e| refused(&mut process, &e))?;
+    let Monitor::Qmp(mut qmp) = qmp else { unreachable!("its QEMU takes our orders") };
+    let bus = process.bus().map_err(|e| refused(&mut *process, &e))?;
     let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
     let devices = devices.copied_to(bus, disks, &copies)?;
     let ready = capable(&mut qmp, &["events"])
         .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
-    ready.map_err(|e| refused(&mut process, &e))?;
-    Ok(Destination { process, qmp, devices, memory })
+    ready.map_err(|e| refused(&mut *process, &e))?;
+    Ok(Destination { process, departure, qmp, devices, memory })
+}
+
+/// Passes on what comes out of one stream, in a thread that ends with either.
+fn pass_on(mut from: UnixStream, mut to: UnixStream) -> io::Result<()> {
+    let pass = move || {
+        // Both QEMUs say what is wrong.
+        let _ = io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    thread::Builder::new().name("migration".into()).spawn(pass).map(drop)
 }
 
 impl Copy {
@@ -354,7 +397,7 @@ fn failed(why: &dyn std::fmt::Display) -> GuestError {
 }
 
 /// The destination did something else.
-fn refused(destination: &mut Process, why: &QmpError) -> GuestError {
+fn refused(destination: &mut dyn Running, why: &QmpError) -> GuestError {
     let words = destination.last_words();
     let said = if words.is_empty() { String::new() } else { format!("; its last lines: {words}") };
     failed(&format!("its destination: {why}{said}"))
@@ -418,13 +461,10 @@ fn all_are_connected(source: &mut Qmp) -> Result<(), GuestError> {
 }
 
 /// Waits until QEMU has read all bytes of the port. They are in the memory of the machine then, and move with it.
-fn all_is_read(out: &UnixStream) -> Result<(), Stopped> {
+fn all_is_read(machine: &dyn Running) -> Result<(), Stopped> {
     let limit = Instant::now() + READ_LIMIT;
     loop {
-        let mut bytes = 0;
-        // SAFETY: the descriptor is open, and `bytes` is the integer that this request writes.
-        unsafe { unread(out.as_raw_fd(), &raw mut bytes) }.map_err(|e| failed(&e))?;
-        if bytes == 0 {
+        if machine.has_read().map_err(|e| failed(&e))? {
             return Ok(());
         }
         if Instant::now() > limit {

@@ -1,6 +1,7 @@
 //! QEMU as a process: found, checked, started. It dies with the thread that started it, and leaves nothing on any disk: its connections
 //! are sockets that it inherits.
 
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::bus::{Bus, QemuBus};
 use crate::control::PORT;
@@ -25,7 +27,8 @@ use crate::words::Words;
 const OLDEST: (u32, u32) = (5, 2);
 
 /// What runs a machine's instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Acceleration {
     /// The processor (KVM).
     Hardware,
@@ -163,6 +166,11 @@ impl Process {
         }
         Ok(Process { child, control, orders, more_orders, incoming: numbers.get(3).copied(), words })
     }
+
+    /// Our ends of the serial port, of orders about devices, and of orders about the machine.
+    pub(crate) fn streams(&self) -> io::Result<[UnixStream; 3]> {
+        Ok([self.control.try_clone()?, self.orders.try_clone()?, self.more_orders.try_clone()?])
+    }
 }
 
 impl Running for Process {
@@ -176,11 +184,7 @@ impl Running for Process {
     }
 
     fn monitor(&self) -> Result<Monitor, GuestError> {
-        let failed = |e: &dyn std::fmt::Display| {
-            GuestError::failed(format!("the virtual machine takes no orders: {e}"))
-        };
-        let stream = self.more_orders.try_clone().map_err(|e| failed(&e))?;
-        Ok(Monitor::Qmp(Qmp::begin(stream).map_err(|e| failed(&e))?))
+        monitor_over(&self.more_orders)
     }
 
     fn process(&self) -> u32 {
@@ -215,6 +219,14 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The way to order something of a machine by a connection to its QEMU.
+pub(crate) fn monitor_over(orders: &UnixStream) -> Result<Monitor, GuestError> {
+    let failed =
+        |e: &dyn std::fmt::Display| GuestError::failed(format!("the virtual machine takes no orders: {e}"));
+    let stream = orders.try_clone().map_err(|e| failed(&e))?;
+    Ok(Monitor::Qmp(Qmp::begin(stream).map_err(|e| failed(&e))?))
 }
 
 /// The board of a machine of this architecture, and the name of its console.

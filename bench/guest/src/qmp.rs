@@ -34,6 +34,13 @@ impl std::fmt::Display for QmpError {
     }
 }
 
+/// Sends bytes with an open file to QEMU, which keeps the file until a command names it. Returns how many bytes were sent.
+pub(crate) fn hand_over(stream: &UnixStream, bytes: &[u8], file: BorrowedFd<'_>) -> nix::Result<usize> {
+    let files = [file.as_raw_fd()];
+    let with = [ControlMessage::ScmRights(&files)];
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], &with, MsgFlags::MSG_NOSIGNAL, None)
+}
+
 /// The connection to one QEMU.
 #[derive(Debug)]
 pub struct Qmp {
@@ -112,11 +119,7 @@ impl Qmp {
         self.last += 1;
         let line = json!({ "execute": "getfd", "arguments": { "fdname": name }, "id": self.last });
         let line = format!("{line}\n");
-        let files = [file.as_raw_fd()];
-        let with = [ControlMessage::ScmRights(&files)];
-        let content = [IoSlice::new(line.as_bytes())];
-        let sent = sendmsg::<()>(self.stream.as_raw_fd(), &content, &with, MsgFlags::MSG_NOSIGNAL, None);
-        match sent {
+        match hand_over(&self.stream, line.as_bytes(), file) {
             // A line is shorter than the buffer of a socket that the other side reads.
             Ok(bytes) if bytes == line.len() => self.answer(Instant::now() + LIMIT, "getfd").map(drop),
             Ok(_) => Err(broken("it reads nothing")),

@@ -48,16 +48,28 @@ impl Remote {
             MachineOrder::Crash => self.monitor.crash().map_err(failed),
             MachineOrder::Pause { ms } => {
                 // Not by QEMU's own `stop`: with it the machine's clock stands still too, and the machine never learns of the pause.
-                let process = locked(&self.shared.running).process();
+                let length = Duration::from_millis(ms);
+                let (process, link) = {
+                    let running = locked(&self.shared.running);
+                    (running.process(), running.link())
+                };
+                if let Some(link) = link {
+                    return link.pause(length);
+                }
                 if !self.monitor.is_of(process) {
                     return Err(failed(QmpError::Refused("it has ended".into())));
                 }
-                // Linux has no process ids beyond 2^22.
-                let process = Pid::from_raw(process as i32);
-                kill(process, Signal::SIGSTOP).map_err(|e| failed(self.monitor.refused(e)))?;
-                thread::sleep(Duration::from_millis(ms));
-                kill(process, Signal::SIGCONT).map_err(|e| failed(self.monitor.refused(e)))
+                stand_still(process, length).map_err(|e| failed(self.monitor.refused(e)))
             }
         }
     }
+}
+
+/// Has a process stand still for so long, which is our child or cannot end otherwise. Returns when it goes on.
+pub fn stand_still(process: u32, length: Duration) -> nix::Result<()> {
+    // Linux has no process ids beyond 2^22.
+    let process = Pid::from_raw(process as i32);
+    kill(process, Signal::SIGSTOP)?;
+    thread::sleep(length);
+    kill(process, Signal::SIGCONT)
 }

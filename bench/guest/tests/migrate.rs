@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_guest::control::Ended;
-use loadline_guest::{Devices, MachineDisk, Migrated, Remote};
+use loadline_guest::{Devices, MachineDisk, Migrated, Remote, Whither};
 use machine::{LIMIT, Script, run, wait_until_gone, within_limit};
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ fn counted(order: impl FnMut(u64, &mut Remote, &Path) -> bool + Send + 'static) 
 }
 
 fn migrate(remote: &mut Remote) -> Migrated {
-    let migrated = remote.migrate(&[]).unwrap();
+    let migrated = remote.migrate(Whither::Here, &[]).unwrap();
     println!("migrated in {:?}; it stood still for {:?}", migrated.took, migrated.downtime);
     assert!(migrated.downtime <= migrated.took && migrated.took < LIMIT);
     migrated
@@ -132,7 +132,7 @@ fn a_migration_that_fails_leaves_the_machine_where_it_was() {
         match number {
             5 => {
                 fs::create_dir(&copy).unwrap();
-                let error = remote.migrate(&[]).unwrap_err();
+                let error = remote.migrate(Whither::Here, &[]).unwrap_err();
                 assert!(error.message.contains("cannot be copied for the migration"), "{error}");
                 fs::remove_dir(&copy).unwrap();
             }
@@ -162,7 +162,7 @@ fn a_machine_that_stood_still_in_vain_goes_on_where_it_was_and_learns_for_how_lo
                 fs::rename(&memory, &away).unwrap();
                 (memory, away)
             });
-            let error = remote.migrate(&[]).unwrap_err();
+            let error = remote.migrate(Whither::Here, &[]).unwrap_err();
             let (memory, away) = mover.join().unwrap();
             fs::rename(away, memory).unwrap();
             assert!(error.message.contains("cannot be copied for the migration"), "{error}");
@@ -184,7 +184,7 @@ fn a_destination_that_is_killed_leaves_the_machine_where_it_was() {
         if number == 4 {
             let folder = memory.parent().unwrap().display().to_string();
             let killer = thread::spawn(move || kill_a_destination(&folder));
-            let migrated = remote.migrate(&[]);
+            let migrated = remote.migrate(Whither::Here, &[]);
             let killed = killer.join().unwrap();
             assert_eq!(migrated.is_err(), killed, "{migrated:?}");
             let error = migrated.unwrap_err().message;
@@ -282,7 +282,7 @@ fn a_machine_whose_disk_has_lost_its_server_is_not_migrated() {
                 if number == 4 {
                     server.0.kill().unwrap();
                     server.0.wait().unwrap();
-                    error = Some(remote.migrate(&disks).unwrap_err().message);
+                    error = Some(remote.migrate(Whither::Here, &disks).unwrap_err().message);
                 }
                 done.send(number == 8).unwrap();
             }

@@ -142,12 +142,6 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
         last = fault.at;
         let on_node = study.fleet.node.iter().find(|node| node.name == fault.node);
         let has_machine = study.fleet.machine.is_some() || on_node.is_some_and(|node| node.machine.is_some());
-        if fault.what.is_of_machines() && on_node.is_some_and(|node| node.ssh.is_some()) {
-            return usage(format!(
-                "{what}: {}: that is possible with machines of this machine only, and the node is a host (ssh)",
-                fault.fault()
-            ));
-        }
         if fault.what.is_of_machines() && !has_machine {
             return usage(format!(
                 "{what}: {}, but the workers are processes: set machine = {{}} in [fleet]",

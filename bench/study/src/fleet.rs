@@ -69,12 +69,12 @@ impl ResolvedFleet {
         self.placement.open_places().is_none()
     }
 
-    /// Whether workers of the study are virtual machines of this host that can be migrated.
+    /// Whether workers of the study are virtual machines that can be migrated.
     pub fn has_own_machines(&self, study: &Study) -> bool {
         let fleet = &study.fleet;
         let machines = fleet.machine.iter().chain(fleet.node.iter().filter_map(|node| node.machine.as_ref()));
         let has_machine = machines.into_iter().any(|machine| machine.libvirt.is_none());
-        has_machine && self.placement.runs_here()
+        has_machine && self.has_known_workers()
     }
 
     /// What the fleet's controller is started with: with a random token, and without a folder for what workers print.

@@ -381,7 +381,8 @@ fn running_spec(plan: &Plan, manifest: &Manifest, run: &Path) -> Result<Option<R
     let commands = study.node_commands();
     let by_nodes = study
         .all_faults()
-        .filter(|fault| fault.what != FaultKind::Return && commands.place_of(fault.what).is_none());
+        .filter(|fault| fault.what != FaultKind::Return && !fault.what.is_of_machines())
+        .filter(|fault| commands.place_of(fault.what).is_none());
     Ok(Some(RunningSpec {
         api: api(san)?,
         access: access(san, &manifest.study_folder),

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use loadline_fleet::{MidStepOrder, Migration, WorkerId};
+use loadline_fleet::{MIGRATION_TRIES, MidStepOrder, Migrated, Migration, NotMigrated, WorkerId};
 use loadline_load::{Job, Target};
 use loadline_target::error::ErrorKind;
 use loadline_target::{Cluster, Storage, TargetError, VolumeSpec};
@@ -46,28 +46,13 @@ pub(crate) fn migrate(
     stop: &AtomicBool,
 ) -> Result<Result<Outcome, String>, TargetError> {
     let cluster = storage.own();
-    let there = match cluster.map(|cluster| disks_there(cluster, job, volumes, to)) {
-        Some(Ok(there)) => there,
-        Some(Err(error)) if error.kind == ErrorKind::Interrupted => return Err(error),
-        Some(Err(error)) => return Ok(Err(error.message)),
-        None => Vec::new(),
-    };
-    let disks = there.iter().map(|(at, target)| (job.disks[*at].target.clone(), target.clone())).collect();
-    let (done, mut migrated) = oneshot::channel();
-    let order = MidStepOrder::Migrate(worker.clone(), Migration { node: to.into(), disks }, done);
-    if changes.blocking_send(order).is_err() {
-        return Ok(Ok(Outcome::Over));
-    }
-    let migrated = loop {
-        match migrated.try_recv() {
-            Ok(Ok(migrated)) => break migrated,
-            Ok(Err(why)) => return Ok(Err(why)),
-            Err(oneshot::error::TryRecvError::Closed) => return Ok(Ok(Outcome::Over)),
-            Err(oneshot::error::TryRecvError::Empty) if stop.load(std::sync::atomic::Ordering::Relaxed) => {
-                return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
-            }
-            // The fleet has a limit for it.
-            Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(TICK),
+    let mut tries = 1..MIGRATION_TRIES;
+    let (there, migrated) = loop {
+        match ordered(worker, to, (job, volumes), (cluster, changes), stop)? {
+            Ok(Some(done)) => break done,
+            Ok(None) => return Ok(Ok(Outcome::Over)),
+            Err(NotMigrated { again: true, .. }) if tries.next().is_some() => {}
+            Err(NotMigrated { why, .. }) => return Ok(Err(why)),
         }
     };
     let mut followers = Vec::new();
@@ -94,6 +79,42 @@ pub(crate) fn migrate(
         took_s: migrated.took.as_secs_f64(),
     };
     Ok(Ok(Outcome::Migrated(machine, wrong)))
+}
+
+/// What was migrated: the disks that are others now, each by its place, and how that was.
+type Ordered = (Vec<(usize, Target)>, Migrated);
+
+/// Orders once that a machine be migrated. `None`: the step is over.
+fn ordered(
+    worker: &WorkerId,
+    to: &str,
+    (job, volumes): (&Job, &[VolumeSpec]),
+    (cluster, changes): (Option<&Cluster>, &mpsc::Sender<MidStepOrder>),
+    stop: &AtomicBool,
+) -> Result<Result<Option<Ordered>, NotMigrated>, TargetError> {
+    let there = match cluster.map(|cluster| disks_there(cluster, job, volumes, to)) {
+        Some(Ok(there)) => there,
+        Some(Err(error)) if error.kind == ErrorKind::Interrupted => return Err(error),
+        Some(Err(error)) => return Ok(Err(error.message.into())),
+        None => Vec::new(),
+    };
+    let disks = there.iter().map(|(at, target)| (job.disks[*at].target.clone(), target.clone())).collect();
+    let (done, mut migrated) = oneshot::channel();
+    let order = MidStepOrder::Migrate(worker.clone(), Migration { node: to.into(), disks }, done);
+    if changes.blocking_send(order).is_err() {
+        return Ok(Ok(None));
+    }
+    loop {
+        match migrated.try_recv() {
+            Ok(result) => return Ok(result.map(|migrated| Some((there, migrated)))),
+            Err(oneshot::error::TryRecvError::Closed) => return Ok(Ok(None)),
+            Err(oneshot::error::TryRecvError::Empty) if stop.load(std::sync::atomic::Ordering::Relaxed) => {
+                return Err(TargetError { kind: ErrorKind::Interrupted, message: "interrupted".into() });
+            }
+            // The fleet has a limit for it.
+            Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(TICK),
+        }
+    }
 }
 
 /// The disks of a job that are others at the destination, each by its place among the disks.

@@ -219,7 +219,7 @@ pub fn order_move(run: &Path, order: &MoveOrder, waits: impl FnOnce()) -> Result
         let path = address.path().unwrap_or(Path::new(SOCKET)).to_path_buf();
         UnixStream::connect(path).map_err(|e| {
             StudyError::usage(format!(
-                "the run in {} takes no orders ({e}): machines are migrated by order if workers are virtual machines of this host, and use \
+                "the run in {} takes no orders ({e}): machines are migrated by order if workers are virtual machines that Loadline starts, and use \
                  a cluster of the SAN (see `loadline fleet move --help`)",
                 run.display()
             ))

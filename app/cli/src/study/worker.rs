@@ -1,9 +1,10 @@
 //! `loadline worker`: joins a fleet, from any host.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use loadline_fleet::cpus::CpuList;
-use loadline_fleet::{Machine, WorkerOptions, run_worker, run_worker_in_machine};
+use loadline_fleet::{Machine, WorkerOptions, run_receiver, run_worker, run_worker_in_machine};
 
 use crate::output::print_error;
 use crate::process::exit::Exit;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Run in a virtual machine of this size; given by the controller to its own processes.
     #[arg(long, hide = true, value_name = "JSON", value_parser = machine)]
     machine: Option<Machine>,
+    /// Receive the machine of a worker of another host, at this address; given by an agent to its own processes.
+    #[arg(long, hide = true, value_name = "IP", requires = "machine")]
+    receive: Option<IpAddr>,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -59,7 +63,8 @@ fn machine(text: &str) -> Result<Machine, String> {
 }
 
 pub(crate) fn run(args: Args) -> Exit {
-    let Args { join, token, token_file, name, node, cpus, cgroup: cgroups, child, machine, log } = args;
+    let Args { join, token, token_file, name, node, cpus, cgroup: cgroups, child, machine, receive, log } =
+        args;
     if !child {
         log.begin();
     }
@@ -73,9 +78,10 @@ pub(crate) fn run(args: Args) -> Exit {
     };
     let mut log = |text: &str| tracing::info!("{text}");
     let options = WorkerOptions { join, token, name, node, cpus, cgroups, child, inside: None };
-    let result = match machine {
-        Some(machine) => run_worker_in_machine(options, &machine, &mut log),
-        None => run_worker(options, &mut log),
+    let result = match (machine, receive) {
+        (Some(machine), Some(ip)) => run_receiver(&options, &machine, ip),
+        (Some(machine), None) => run_worker_in_machine(options, &machine, &mut log),
+        (None, _) => run_worker(options, &mut log),
     };
     match result {
         Ok(()) => Exit::Done,

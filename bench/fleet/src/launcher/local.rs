@@ -2,7 +2,7 @@
 //! limits.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use loadline_cgroup::{NodeGroups, RunPrefix};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     CpuShare, FleetKind, FleetOptions, LaunchContext, LaunchedWorker, Launcher, OpenPlaces, WorkerExit,
 };
+use crate::elsewhere::Receiver;
 use crate::error::FleetError;
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::machine::{check_room, machine_limit};
@@ -22,6 +23,8 @@ use crate::process::{Launch, LocalWorker};
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a process may take until it receives a machine. Meanwhile the host's agent hears nothing.
+const RECEIVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long killed processes may take to be gone, all together.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 /// The most nodes that are counted out from `nodes`, so that a slip of many zeros does not fill the memory; more workers than a
@@ -129,15 +132,65 @@ pub(crate) struct LocalLauncher {
     fleet: LocalProcesses,
     slots: BTreeMap<WorkerId, LocalSlot>,
     groups: Vec<NodeGroups>,
+    /// Processes that receive machines of other hosts, by the worker that such a machine is.
+    receivers: BTreeMap<WorkerId, LocalWorker>,
 }
 
 impl LocalLauncher {
     pub(crate) fn new(fleet: &LocalProcesses) -> LocalLauncher {
-        LocalLauncher { fleet: fleet.clone(), slots: BTreeMap::new(), groups: Vec::new() }
+        let (slots, receivers) = (BTreeMap::new(), BTreeMap::new());
+        LocalLauncher { fleet: fleet.clone(), slots, groups: Vec::new(), receivers }
     }
-}
 
-impl LocalLauncher {
+    /// Starts a process on this host, with the limits of its first node, that receives the machine of a worker of another host at this
+    /// address; `key` is what the keeper of the machine proves to know. Takes some seconds at the most.
+    pub(crate) async fn receive(
+        &mut self,
+        id: &WorkerId,
+        ip: IpAddr,
+        key: &str,
+    ) -> Result<SocketAddr, FleetError> {
+        let first = self.slots.values().find(|slot| slot.launch.node.machine.is_some());
+        let launch = first.map(|slot| &slot.launch).ok_or_else(|| {
+            FleetError::failed(
+                "its workers are processes, and it receives no machines: give its node a machine",
+            )
+        })?;
+        let launch = Launch {
+            id: id.clone(),
+            token: key.into(),
+            log_dir: None,
+            receive: Some(ip),
+            machine: None,
+            ..launch.clone()
+        };
+        let before = self.receivers.remove(id);
+        kill_all(before.into_iter().collect()).await;
+        let mut receiver = launch.start()?;
+        let address = receiver.receives(RECEIVE_LIMIT).await;
+        let address = address.map_err(|why| FleetError::failed(format!("no machine is received: {why}")))?;
+        self.receivers.insert(id.clone(), receiver);
+        Ok(address)
+    }
+
+    /// Orders that the machine of a worker is migrated to a receiver of another host, which is of this node.
+    pub(crate) async fn migrate_there(
+        &mut self,
+        id: &WorkerId,
+        migration: Migration,
+        receiver: Receiver,
+    ) -> Result<Answered, FleetError> {
+        let Migration { node, disks } = migration;
+        let order = KeeperOrder::Migrate { disks, cpus: None, cgroups: Vec::new(), to: Some(receiver) };
+        self.running(id)?.migrate(&node, &order).await
+    }
+
+    /// The process of a worker, which runs or has ended a moment ago.
+    fn running(&mut self, id: &WorkerId) -> Result<&mut LocalWorker, FleetError> {
+        let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
+        process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))
+    }
+
     /// Takes a worker of another host's node: it can be launched as those of the first node here are.
     pub(crate) fn adopt(&mut self, id: &WorkerId) {
         let Some(slot) = self.slots.values().next().filter(|_| !self.slots.contains_key(id)) else { return };
@@ -166,6 +219,7 @@ impl Launcher for LocalLauncher {
                     host_ip: context.host_ip,
                     // It is the first worker that says how long the machine took.
                     machine: context.machine.clone().filter(|_| i == 0),
+                    receive: None,
                 };
                 workers.push(LaunchedWorker { id: id.clone(), node: node.name.clone() });
                 self.slots.insert(id, LocalSlot { launch, process: None });
@@ -207,9 +261,7 @@ impl Launcher for LocalLauncher {
     }
 
     async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
-        let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
-        let process = process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
-        process.order(&KeeperOrder::Machine(order)).await
+        self.running(id)?.order(&KeeperOrder::Machine(order)).await
     }
 
     async fn migrate(&mut self, id: &WorkerId, migration: Migration) -> Result<Answered, FleetError> {
@@ -217,9 +269,8 @@ impl Launcher for LocalLauncher {
         let there = self.slots.values().map(|slot| &slot.launch).find(|launch| launch.node.name == node);
         let (cpus, cgroups) =
             there.map(|launch| (launch.node.cpus.clone(), launch.cgroups.clone())).unwrap_or_default();
-        let process = self.slots.get_mut(id).and_then(|slot| slot.process.as_mut());
-        let process = process.ok_or_else(|| FleetError::failed(format!("worker {id} does not run")))?;
-        process.migrate(&node, &KeeperOrder::Migrate { disks, cpus, cgroups }).await
+        let order = KeeperOrder::Migrate { disks, cpus, cgroups, to: None };
+        self.running(id)?.migrate(&node, &order).await
     }
 
     fn away(&self) -> Vec<(WorkerId, String)> {
@@ -231,8 +282,10 @@ impl Launcher for LocalLauncher {
     }
 
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
-        let slots = &mut self.slots;
-        let processes = workers.iter().filter_map(|id| slots.get_mut(id)?.process.take()).collect();
+        let (slots, receivers) = (&mut self.slots, &mut self.receivers);
+        let processes = workers.iter().filter_map(|id| slots.get_mut(id)?.process.take());
+        let mut processes: Vec<LocalWorker> = processes.collect();
+        processes.extend(workers.iter().filter_map(|id| receivers.remove(id)));
         kill_all(processes).await;
     }
 
@@ -242,6 +295,7 @@ impl Launcher for LocalLauncher {
         for process in &mut processes {
             process.wait(deadline.duration_since(Instant::now())).await;
         }
+        processes.extend(std::mem::take(&mut self.receivers).into_values());
         kill_all(processes).await;
         for groups in self.groups.drain(..).filter(|groups| !groups.folders().is_empty()) {
             // It fails only if the runtime is being shut down; then the groups are dropped, which tries to remove them too.

@@ -7,6 +7,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `session` | one connection: the copy of the program, the agent |
+//! | `moves` | machines migrated between hosts |
 //! | `host` | one host: its connection opened, used, and opened again |
 //! | `agent` | what runs on the host |
 //! | `messages` | what the two send each other |
@@ -19,6 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loadline_guest::MachineOrder;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -30,11 +32,13 @@ use crate::error::{ErrorKind, FleetError};
 use crate::identity::{WorkerId, WorkerInfo};
 use crate::machine::machine_limit;
 use crate::node::NodeSpec;
+use crate::orders::{Answered, KeeperAnswer, Migration};
 
 mod agent;
 mod failure;
 mod host;
 mod messages;
+mod moves;
 mod program;
 mod reach;
 mod session;
@@ -48,12 +52,16 @@ pub(super) use reach::reach;
 pub(super) use session::HostAddress;
 
 use host::{Begin, Host, HostRequest};
+use messages::AgentOrder;
+use moves::Away;
 use program::Programs;
 
 /// How long a worker may take to join whose host is connected.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
 /// The same, if its host must be connected first.
 const CONNECT_LIMIT: Duration = Duration::from_secs(75);
+/// How long a host may take to pass an order on.
+const ORDER_LIMIT: Duration = Duration::from_secs(5);
 /// How long the end of workers is waited for.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// How much longer than workers may take to end, the removal of what was made on hosts is waited for.
@@ -176,11 +184,14 @@ pub(crate) struct SshLauncher {
     /// The node on whose host each worker is launched.
     workers: BTreeMap<WorkerId, String>,
     made: Option<MadeHosts>,
+    /// Where machines are that are not on the hosts of their keepers.
+    away: Away,
 }
 
 impl SshLauncher {
     pub(crate) fn new(fleet: &SshHosts) -> SshLauncher {
-        SshLauncher { fleet: fleet.clone(), hosts: BTreeMap::new(), workers: BTreeMap::new(), made: None }
+        let (hosts, workers, away) = (BTreeMap::new(), BTreeMap::new(), Away::default());
+        SshLauncher { fleet: fleet.clone(), hosts, workers, made: None, away }
     }
 
     /// For hosts that another launcher has made.
@@ -243,6 +254,8 @@ impl Launcher for SshLauncher {
     }
 
     async fn launch(&mut self, id: &WorkerId) -> Result<Duration, FleetError> {
+        // Its machine may not know yet that its keeper is gone.
+        self.end_away(id).await;
         let host = self
             .host_of(id)
             .ok_or_else(|| FleetError::failed(format!("there is no worker {id} to start")))?;
@@ -279,12 +292,38 @@ impl Launcher for SshLauncher {
         self.host_of(id)?.exits.of_within(id, EXIT_LIMIT).await
     }
 
+    async fn order(&mut self, id: &WorkerId, order: MachineOrder) -> Result<(), FleetError> {
+        let host = self.host_of(id).ok_or_else(|| FleetError::failed(format!("there is no worker {id}")))?;
+        let answered = host.order(AgentOrder::Machine { worker: id.clone(), order });
+        match timeout(ORDER_LIMIT, answered).await {
+            Ok(Ok(KeeperAnswer::Done)) => Ok(()),
+            Ok(Ok(KeeperAnswer::Failed(why))) => Err(FleetError::failed(why)),
+            Ok(Ok(other)) => Err(FleetError::failed(format!("worker {id}: its host answers {other:?}"))),
+            Ok(Err(_)) => Err(FleetError::failed(format!("worker {id}: the connection to its host ended"))),
+            Err(_) => Err(FleetError::failed(format!("worker {id}: its host does not answer"))),
+        }
+    }
+
+    async fn migrate(&mut self, id: &WorkerId, migration: Migration) -> Result<Answered, FleetError> {
+        self.move_machine(id, migration)
+    }
+
+    fn away(&self) -> Vec<(WorkerId, String)> {
+        self.away
+            .all()
+            .into_keys()
+            .filter_map(|id| Some((id.clone(), self.workers.get(&id)?.clone())))
+            .collect()
+    }
+
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
         let mut by_host: BTreeMap<&String, BTreeSet<WorkerId>> = BTreeMap::new();
+        let away = self.away.all();
         for id in workers {
-            if let Some(node) = self.workers.get(id) {
+            for node in self.workers.get(id).into_iter().chain(away.get(id)) {
                 by_host.entry(node).or_default().insert(id.clone());
             }
+            self.away.forget(id);
         }
         let mut ends = Vec::new();
         for (node, workers) in by_host {

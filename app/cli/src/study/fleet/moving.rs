@@ -10,7 +10,7 @@ use crate::process::exit::Exit;
 
 /// Migrate virtual machines of a run to another node while they measure.
 ///
-/// The workers of the run must be virtual machines of this host, and their disks volumes of a cluster of the SAN. The machines are migrated one after the
+/// The workers of the run must be virtual machines that Loadline starts, here or on hosts, and their disks volumes of a cluster of the SAN. The machines are migrated one after the
 /// other, by QEMU's live migration. Volumes that they reach as local disks go with them; volumes that they reach by NBD stay where they are, and are
 /// reached through the new node. The order waits until the run measures a window, ten minutes at most. The report shows it, and says that the window is not comparable with
 /// others. Before the next load, machines and volumes are where the study places them. A study does the same with

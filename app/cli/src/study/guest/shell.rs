@@ -333,7 +333,7 @@ fn usage(why: String) -> Failed {
 fn of_guest(error: GuestError) -> Failed {
     let exit = match error.kind {
         loadline_guest::ErrorKind::Usage => Exit::Usage,
-        loadline_guest::ErrorKind::Failed => Exit::Failed,
+        loadline_guest::ErrorKind::Failed | loadline_guest::ErrorKind::Again => Exit::Failed,
     };
     Failed::new(exit, error.message, false)
 }

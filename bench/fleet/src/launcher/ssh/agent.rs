@@ -14,13 +14,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::messages::{
-    DiskQuestion, FoundDisk, FromAgent, HostAnswer, HostQuestion, LONGEST_LINE, SILENCE_LIMIT, ToAgent,
+    AgentOrder, DiskQuestion, FoundDisk, FromAgent, HostAnswer, HostQuestion, LONGEST_LINE, SILENCE_LIMIT,
+    ToAgent,
 };
 use crate::error::FleetError;
 use crate::identity::WorkerId;
 use crate::launcher::local::LocalLauncher;
 use crate::launcher::{LaunchContext, Launcher, LocalProcesses};
 use crate::node::NodeSpec;
+use crate::orders::{KeeperAnswer, Migration};
 use crate::started::StartedMachine;
 
 /// How often it is checked whether a worker has ended.
@@ -70,11 +72,14 @@ struct Agent<'a> {
     marker: &'a str,
     launcher: Option<LocalLauncher>,
     running: BTreeSet<WorkerId>,
+    /// Where answers to orders come from that take long.
+    answers: (mpsc::Sender<(u64, KeeperAnswer)>, mpsc::Receiver<(u64, KeeperAnswer)>),
 }
 
 impl<'a> Agent<'a> {
     fn new(marker: &'a str) -> Agent<'a> {
-        Agent { marker, launcher: None, running: BTreeSet::new() }
+        let answers = mpsc::channel(MESSAGES_WAITING);
+        Agent { marker, launcher: None, running: BTreeSet::new(), answers }
     }
 
     async fn obey(mut self, mut messages: mpsc::Receiver<ToAgent>) -> Result<(), FleetError> {
@@ -102,6 +107,9 @@ impl<'a> Agent<'a> {
                     }
                 }
                 _ = tick.tick() => self.report_exits().await,
+                Some((number, answer)) = self.answers.1.recv() => {
+                    self.send(&FromAgent::Answered { number, answer })
+                }
                 () = sleep_until(silent_at) => Err(FleetError::failed("the controller is silent")),
             };
         }
@@ -160,9 +168,48 @@ impl<'a> Agent<'a> {
                 }
                 self.send(&FromAgent::Ended)
             }
+            ToAgent::Order { number, order } => match self.order(number, order).await {
+                Ok(None) => Ok(()),
+                Ok(Some(answer)) => self.send(&FromAgent::Answered { number, answer }),
+                Err(error) => {
+                    self.send(&FromAgent::Answered { number, answer: KeeperAnswer::Failed(error.message) })
+                }
+            },
             ToAgent::Inspect(question) => self.send(&FromAgent::Inspected(inspect(&question))),
             ToAgent::EndAll { .. } | ToAgent::KeepAlive => Ok(()),
         }
+    }
+
+    /// Carries out an order about a machine. `None`: the answer comes later.
+    async fn order(&mut self, number: u64, order: AgentOrder) -> Result<Option<KeeperAnswer>, FleetError> {
+        let launcher = self.launcher.as_mut();
+        let launcher = launcher.ok_or_else(|| FleetError::failed("the agent was not told of its node"))?;
+        let answered = match order {
+            AgentOrder::Machine { worker, order } => {
+                launcher.order(&worker, order).await?;
+                return Ok(Some(KeeperAnswer::Done));
+            }
+            AgentOrder::Receive { worker, key } => {
+                let ip = ssh_connection(2).ok_or_else(|| {
+                    FleetError::failed(
+                        "SSH does not say the address of this host, so no machine is received here",
+                    )
+                })?;
+                return Ok(Some(KeeperAnswer::Receives(launcher.receive(&worker, ip, &key).await?)));
+            }
+            AgentOrder::Migrate { worker, node, disks, to: None } => {
+                launcher.migrate(&worker, Migration { node, disks }).await?
+            }
+            AgentOrder::Migrate { worker, node, disks, to: Some(receiver) } => {
+                launcher.migrate_there(&worker, Migration { node, disks }, receiver).await?
+            }
+        };
+        let answers = self.answers.0.clone();
+        tokio::spawn(async move {
+            let result = answered.await.unwrap_or_else(|_| Err("its keeper has ended".to_string().into()));
+            let _ = answers.send((number, KeeperAnswer::of(result))).await;
+        });
+        Ok(None)
     }
 
     async fn report_exits(&mut self) -> Result<(), FleetError> {

@@ -10,13 +10,14 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::messages::{FromAgent, HostAnswer, HostQuestion, KEEP_ALIVE, ToAgent};
+use super::messages::{AgentOrder, FromAgent, HostAnswer, HostQuestion, KEEP_ALIVE, ToAgent};
 use super::program::Programs;
 use super::session::{HostAddress, Session};
 use crate::error::{ErrorKind, FleetError};
 use crate::identity::WorkerId;
 use crate::launcher::WorkerExit;
 use crate::node::NodeSpec;
+use crate::orders::KeeperAnswer;
 use crate::started::StartedMachine;
 
 /// How long an agent may take to answer.
@@ -51,6 +52,8 @@ pub(crate) enum HostRequest {
     Launch(WorkerId),
     /// End these workers.
     End(BTreeSet<WorkerId>, oneshot::Sender<()>),
+    /// Do something about a machine. Without an answer, the connection has ended.
+    Order(AgentOrder, oneshot::Sender<KeeperAnswer>),
     /// Examine disks and folders.
     Inspect(HostQuestion, oneshot::Sender<Result<HostAnswer, FleetError>>),
     /// Wait so long for the workers, end all, and close the connection.
@@ -112,6 +115,8 @@ impl Host {
             begin,
             session: None,
             running: BTreeSet::new(),
+            ordered: BTreeMap::new(),
+            orders: 0,
             failure: None,
             exits: Arc::clone(&exits),
             connected: Arc::clone(&connected),
@@ -122,6 +127,14 @@ impl Host {
     /// Hands a request to the task. `false` if too many wait.
     pub(crate) fn ask(&self, request: HostRequest) -> bool {
         self.requests.try_send(request).is_ok()
+    }
+
+    /// Orders something about a machine. The answer is an error if the connection ends before.
+    pub(crate) fn order(&self, order: AgentOrder) -> oneshot::Receiver<KeeperAnswer> {
+        let (answer, answered) = oneshot::channel();
+        // With too many requests that wait, nobody answers.
+        self.ask(HostRequest::Order(order, answer));
+        answered
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -142,6 +155,10 @@ struct HostTask {
     session: Option<Session>,
     /// Workers that were started, and of whose end nothing is known.
     running: BTreeSet<WorkerId>,
+    /// Who waits for the answer to an order, by its number.
+    ordered: BTreeMap<u64, oneshot::Sender<KeeperAnswer>>,
+    /// The number of the last order.
+    orders: u64,
     /// When the host could not be reached last, and why.
     failure: Option<(Instant, FleetError)>,
     exits: Arc<Exits>,
@@ -173,6 +190,12 @@ impl HostTask {
         match request {
             HostRequest::Prepare(answer) => drop(answer.send(self.connect().await)),
             HostRequest::Launch(worker) => self.launch(worker).await,
+            HostRequest::Order(order, answer) => {
+                self.orders += 1;
+                if self.send(&ToAgent::Order { number: self.orders, order }).await {
+                    self.ordered.insert(self.orders, answer);
+                }
+            }
             HostRequest::Inspect(question, answer) => drop(answer.send(self.inspect(question).await)),
             HostRequest::End(workers, done) => {
                 self.running.retain(|worker| !workers.contains(worker));
@@ -314,10 +337,15 @@ impl HostTask {
     }
 
     fn take(&mut self, message: FromAgent) {
-        if let FromAgent::Exited { worker, message, usage } = message
-            && self.running.remove(&worker)
-        {
-            self.exits.add(worker, WorkerExit { message, usage });
+        match message {
+            FromAgent::Exited { worker, message, usage } if self.running.remove(&worker) => {
+                self.exits.add(worker, WorkerExit { message, usage });
+            }
+            // Whoever ordered it may not wait any more.
+            FromAgent::Answered { number, answer } => {
+                drop(self.ordered.remove(&number).map(|waits| waits.send(answer)));
+            }
+            _ => {}
         }
     }
 
@@ -325,6 +353,7 @@ impl HostTask {
     async fn lose(&mut self, what: &str) {
         let Some(mut session) = self.session.take() else { return };
         self.connected.store(false, Ordering::Relaxed);
+        self.ordered.clear();
         let why = session.why_ended().await;
         for worker in std::mem::take(&mut self.running) {
             let message = self.address.failed(format!("{what} ({why})")).message;

@@ -8,12 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loadline_base::units::ByteSize;
+use loadline_guest::MachineOrder;
 use loadline_load::Target;
 use loadline_profile::Profile;
 use serde::{Deserialize, Serialize};
 
+use crate::elsewhere::Receiver;
 use crate::identity::WorkerId;
 use crate::node::NodeSpec;
+use crate::orders::KeeperAnswer;
 use crate::started::StartedMachine;
 
 /// The controller sends something at least this often.
@@ -47,10 +50,30 @@ pub(crate) enum ToAgent {
     End(Vec<WorkerId>),
     /// Wait so long for the workers to end by themselves, end the others, remove everything, and end. Answered with `ended`.
     EndAll { wait: Duration },
+    /// Do something about a machine. Answered with `answered` and this number.
+    Order { number: u64, order: AgentOrder },
     /// Examine disks and folders. Answered with `inspected`.
     Inspect(HostQuestion),
     /// The controller is there.
     KeepAlive,
+}
+
+/// An order about the machine that a worker is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AgentOrder {
+    /// Something is done to it. Answered with `done`.
+    Machine { worker: WorkerId, order: MachineOrder },
+    /// It is migrated to a node: of this host, or with `to` of another one. Answered with `migrated`.
+    Migrate {
+        worker: WorkerId,
+        node: String,
+        /// As in [`Migration`](crate::Migration).
+        disks: Vec<(Target, Target)>,
+        to: Option<Receiver>,
+    },
+    /// Have a process receive it from another host. Answered with `receives`.
+    Receive { worker: WorkerId, key: String },
 }
 
 /// A message of the agent.
@@ -76,6 +99,8 @@ pub(crate) enum FromAgent {
     Exited { worker: WorkerId, message: String, usage: bool },
     /// These workers are gone.
     Ended,
+    /// What came of an order.
+    Answered { number: u64, answer: KeeperAnswer },
     /// What was found.
     Inspected(HostAnswer),
 }
