@@ -135,3 +135,51 @@ fn disks_there(
         .map(|(at, after, _)| (at, after))
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use loadline_target::external::{External, ExternalSpec};
+
+    use super::*;
+
+    /// What comes of an order to which the fleet answers so, one answer for each time that it is ordered; and how often it was.
+    fn answered(answers: Vec<Result<Migrated, NotMigrated>>) -> (Result<Outcome, String>, usize) {
+        let spec = ExternalSpec {
+            nodes: vec!["a".into(), "b".into()],
+            commands: [("kill".to_string(), "true".to_string()), ("return".into(), "true".into())].into(),
+            health: None,
+            prompt: false,
+            limit: None,
+        };
+        let storage = Storage::Foreign(External::new(spec, None).unwrap());
+        let (changes, mut orders) = mpsc::channel(1);
+        let fleet = std::thread::spawn(move || {
+            let mut times = 0;
+            for answer in answers {
+                let Some(MidStepOrder::Migrate(_, _, done)) = orders.blocking_recv() else { break };
+                times += 1;
+                done.send(answer).unwrap();
+            }
+            times
+        });
+        let worker = WorkerId("a/0".into());
+        let mut job = Job::new(Vec::new(), "B4-T1-O1-W0-PR".parse().unwrap());
+        let stop = AtomicBool::new(false);
+        let outcome = migrate(&worker, "b", (&mut job, &mut []), (&storage, &changes), &stop).unwrap();
+        drop(changes);
+        (outcome, fleet.join().unwrap())
+    }
+
+    #[test]
+    fn a_machine_that_was_about_to_read_something_is_ordered_again_and_not_for_ever() {
+        let again = || Err(NotMigrated { why: "it has not read all".into(), again: true });
+        let migrated = Migrated { downtime: Duration::from_millis(70), took: Duration::from_millis(500) };
+        let (outcome, times) = answered(vec![again(), again(), Ok(migrated)]);
+        assert!(matches!(outcome, Ok(Outcome::Migrated(machine, None)) if machine.downtime_ms == 70.0));
+        assert_eq!(times, 3);
+        let (outcome, times) = answered((0..10).map(|_| again()).collect());
+        assert_eq!((outcome.err().as_deref(), times), (Some("it has not read all"), MIGRATION_TRIES as usize));
+        let (outcome, times) = answered(vec![Err("its destination is gone".to_string().into())]);
+        assert_eq!((outcome.err().as_deref(), times), (Some("its destination is gone"), 1));
+    }
+}
