@@ -342,7 +342,7 @@ mod tests {
                 dialled.pass(passed_here, at_here).await
             };
             let (here, there) = tokio::join!(here, there);
-            (here.unwrap(), there.unwrap());
+            here.and(there).unwrap();
         });
         let told = tokio::task::spawn_blocking(move || {
             let mut greeting = [0; 5];

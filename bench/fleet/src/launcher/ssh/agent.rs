@@ -68,12 +68,15 @@ fn read_messages(send: &mpsc::Sender<ToAgent>) {
     }
 }
 
+/// The answer to an order, with the order's number.
+type Numbered = (u64, KeeperAnswer);
+
 struct Agent<'a> {
     marker: &'a str,
     launcher: Option<LocalLauncher>,
     running: BTreeSet<WorkerId>,
     /// Where answers to orders come from that take long.
-    answers: (mpsc::Sender<(u64, KeeperAnswer)>, mpsc::Receiver<(u64, KeeperAnswer)>),
+    answers: (mpsc::Sender<Numbered>, mpsc::Receiver<Numbered>),
 }
 
 impl<'a> Agent<'a> {
