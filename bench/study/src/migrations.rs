@@ -178,7 +178,10 @@ mod tests {
         assert!(matches!(outcome, Ok(Outcome::Migrated(machine, None)) if machine.downtime_ms == 70.0));
         assert_eq!(times, 3);
         let (outcome, times) = answered((0..10).map(|_| again()).collect());
-        assert_eq!((outcome.err().as_deref(), times), (Some("it has not read all"), MIGRATION_TRIES as usize));
+        assert_eq!(
+            (outcome.err().as_deref(), times),
+            (Some("it has not read all"), MIGRATION_TRIES as usize)
+        );
         let (outcome, times) = answered(vec![Err("its destination is gone".to_string().into())]);
         assert_eq!((outcome.err().as_deref(), times), (Some("its destination is gone"), 1));
     }
