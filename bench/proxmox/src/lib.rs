@@ -41,4 +41,4 @@ pub use ownership::is_run_id;
 pub use provision::{MachinePlan, Provisioner};
 pub use record::{Record, records_folder};
 pub use stop::Stop;
-pub use token::{TOKEN_VARIABLE, Token};
+pub use token::{TOKEN_VARIABLE, Token, take_variable};
