@@ -6,6 +6,8 @@
 mod cluster;
 #[path = "proxmox/contract.rs"]
 mod contract;
+#[path = "proxmox/endings.rs"]
+mod endings;
 #[allow(dead_code, reason = "the fault scripts use the rest")]
 #[path = "hosts/netns.rs"]
 mod netns;
@@ -45,7 +47,8 @@ impl Bench {
         let place = place()?;
         let share = place.share(machines);
         let api = StandIn::start(&place);
-        let folder = place.folder.join(place.name("user"));
+        // What is in this folder is for ssh too.
+        let folder = place.folder.join(place.name("a user %d"));
         fs::create_dir(&folder).unwrap();
         let bench = Bench { place, api, folder, _share: share };
         let token = bench.path("token");
@@ -284,7 +287,7 @@ fn a_task_that_fails_is_told_with_the_end_of_its_log_and_all_machines_are_delete
 fn a_vmid_that_another_user_takes_first_is_left_to_that_user() {
     let Some(bench) = Bench::of(2) else { return };
     bench.study(2, 1, "");
-    bench.api.cluster().troubles.taken = 2;
+    (bench.api.cluster().troubles.taken, bench.api.cluster().troubles.taken_elsewhere) = (1, 1);
     let said = bench.measure();
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
     bench.has_only(&[
@@ -427,6 +430,81 @@ fn a_machine_that_is_gone_in_the_middle_is_lost_and_the_others_are_measured() {
     let said = finish(child, LIMIT);
     assert_eq!(said.code, Some(3), "{}{}", said.out, said.err);
     assert!(said.err.contains("is lost"), "{}", said.err);
+    bench.is_clean();
+}
+
+#[test]
+fn the_study_of_the_how_to_is_planned() {
+    let Some(bench) = Bench::of(0) else { return };
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/run-on-proxmox.md");
+    let page = fs::read_to_string(page).unwrap();
+    let study = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let mut text = study.to_string();
+    for (of_the_page, here) in [
+        ("https://pve1:8006", format!("https://{}", bench.api.address)),
+        ("AB:CD:...", bench.api.fingerprint.clone()),
+        ("loadline-debian-12", "debian-12".into()),
+        ("proxmox.token", "token".into()),
+    ] {
+        assert!(text.contains(of_the_page), "{of_the_page}");
+        text = text.replace(of_the_page, &here);
+    }
+    fs::write(bench.path("pve.toml"), text).unwrap();
+    let plan = bench.run(&["run", "pve.toml", "--plan"]);
+    assert_eq!(plan.code, Some(0), "{}{}", plan.out, plan.err);
+    assert!(plan.out.contains("6 machines, 3 on pve1, 3 on pve2"), "{}", plan.out);
+}
+
+#[test]
+fn the_start_of_a_machine_takes_no_longer_because_another_one_is_slow() {
+    let Some(bench) = Bench::of(2) else { return };
+    bench.study(2, 1, "");
+    bench.api.cluster().troubles.slow_agent = Some((102, 12));
+    let said = bench.measure();
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let report: Value =
+        serde_json::from_slice(&fs::read(bench.path("run/report/report.json")).unwrap()).unwrap();
+    let starts = report["machines"].as_array().unwrap().iter();
+    let mut starts: Vec<f64> = starts.map(|start| start["start_to_worker_s"].as_f64().unwrap()).collect();
+    starts.sort_by(f64::total_cmp);
+    assert!(starts[1] > 11.0 && starts[0] < starts[1] - 7.0, "{starts:?}");
+}
+
+#[test]
+fn the_configuration_of_a_machine_may_take_as_long_as_wait_says() {
+    let Some(bench) = Bench::of(1) else { return };
+    bench.study(1, 1, "");
+    let text =
+        fs::read_to_string(bench.path("study.toml")).unwrap().replace("wait = \"30s\"", "wait = \"10s\"");
+    fs::write(bench.path("study.toml"), text).unwrap();
+    bench.api.cluster().troubles.endless = Some("configure");
+    bench.measure().refused(1, &["did not end within 10s (wait in [fleet.proxmox])"]);
+    bench.is_clean();
+}
+
+#[test]
+fn a_token_in_the_environment_reaches_no_program_that_the_run_starts() {
+    let Some(bench) = Bench::of(1) else { return };
+    bench.study(1, 1, "");
+    let text = fs::read_to_string(bench.path("study.toml")).unwrap().replace("token_file = \"token\"\n", "");
+    fs::write(bench.path("study.toml"), text).unwrap();
+    let tools = bench.path("tools");
+    fs::create_dir(&tools).unwrap();
+    for tool in ["ssh", "ssh-keygen"] {
+        let script = format!(
+            "#!/bin/sh\nenv >> '{}'\nPATH=${{PATH#*:}}\nexec {tool} \"$@\"\n",
+            bench.path("seen").display()
+        );
+        fs::write(tools.join(tool), script).unwrap();
+        fs::set_permissions(tools.join(tool), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut command = bench.place.loadline(&bench.folder, &["run", "study.toml", "--out", "run"]);
+    command.env("PATH", path).env("LOADLINE_PROXMOX_TOKEN", TOKEN);
+    let said = finish(command.spawn().unwrap(), LIMIT);
+    assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
+    let seen = fs::read_to_string(bench.path("seen")).unwrap();
+    assert!(seen.contains("XDG_STATE_HOME=") && !seen.contains("11111111"), "{seen}");
     bench.is_clean();
 }
 

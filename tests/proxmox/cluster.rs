@@ -28,13 +28,24 @@ struct Vm {
 }
 
 /// What a task does when it has ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    Clone,
+    Clone(Option<Complete>),
+    /// It fails so by itself.
+    Nothing(Option<String>),
     Configure,
     Start,
     Stop,
     Destroy,
+}
+
+/// What a clone does when it is complete.
+struct Complete {
+    /// The machine, if it has no configuration before.
+    machine: Option<Vm>,
+    /// The node to which it moves then.
+    target: String,
+    /// The pool that it joins last.
+    pool: Option<String>,
 }
 
 struct TaskState {
@@ -60,8 +71,22 @@ pub(crate) struct Troubles {
     pub(crate) lost: Option<&'static str>,
     /// So many VMIDs are taken by another user a moment before the clone.
     pub(crate) taken: u32,
+    /// The same, on another node: the task of the clone finds it.
+    pub(crate) taken_elsewhere: u32,
     /// So many questions to each agent are too early.
     pub(crate) agent_after: u32,
+    /// The same, for one machine.
+    pub(crate) slow_agent: Option<(u32, u32)>,
+    /// Tasks of the calls of this name take so long.
+    pub(crate) slow: Option<(&'static str, Duration)>,
+    /// The configuration of this machine cannot be read.
+    pub(crate) unreadable: Option<u32>,
+    /// Calls of this name are carried out, and their answer does not come.
+    pub(crate) unanswered: Option<&'static str>,
+    /// A clone has no configuration before it is complete.
+    pub(crate) late: bool,
+    /// The token has its rights on the machines of the pool `load` only.
+    pub(crate) pool_only: bool,
 }
 
 pub(crate) struct Cluster {
@@ -69,6 +94,8 @@ pub(crate) struct Cluster {
     contract: Contract,
     machines: BTreeMap<u32, Vm>,
     tasks: BTreeMap<String, TaskState>,
+    /// The pool of a machine.
+    pools: BTreeMap<u32, String>,
     pub(crate) troubles: Troubles,
     /// All requests, in their order.
     pub(crate) requests: Vec<Request>,
@@ -93,6 +120,7 @@ impl Cluster {
             resources: contract.answer("resources"),
             machines: BTreeMap::from([(9000, template), (100, other)]),
             tasks: BTreeMap::new(),
+            pools: BTreeMap::from([(9000, "load".into())]),
             troubles: Troubles { agent_after: 1, ..Troubles::default() },
             requests: Vec::new(),
             place,
@@ -125,6 +153,27 @@ impl Cluster {
         self.machines.get_mut(&vmid).unwrap().config.insert("name".into(), name.into());
     }
 
+    /// Another program locks a machine, or lets it go.
+    pub(crate) fn lock(&mut self, vmid: u32, lock: Option<&str>) {
+        let config = &mut self.machines.get_mut(&vmid).unwrap().config;
+        match lock {
+            Some(lock) => drop(config.insert("lock".into(), lock.into())),
+            None => drop(config.remove("lock")),
+        }
+    }
+
+    /// A run of another host has a machine of this name.
+    pub(crate) fn add(&mut self, vmid: u32, name: &str) {
+        let mut config = self.machines[&100].config.clone();
+        config.insert("name".into(), name.into());
+        self.machines.insert(vmid, Vm { node: "pve2".into(), config, running: None, asked: 0 });
+    }
+
+    /// A person deletes a machine that does not run.
+    pub(crate) fn delete(&mut self, vmid: u32) {
+        self.machines.remove(&vmid);
+    }
+
     /// A machine loses its power.
     pub(crate) fn power_off(&mut self, vmid: u32) {
         self.machines.get_mut(&vmid).unwrap().running = None;
@@ -137,6 +186,16 @@ impl Cluster {
 
     pub(crate) fn answer(&mut self, request: Request) -> Reply {
         self.settle();
+        let recorded = self.contract.find(&request.method, &request.path);
+        let is_unanswered =
+            recorded.is_some_and(|(recorded, _)| self.troubles.unanswered == Some(&recorded.name));
+        match (self.answer_at_once(request), is_unanswered) {
+            (Reply::Whole(200, ..), true) => Reply::Slow(Duration::from_secs(50)),
+            (reply, _) => reply,
+        }
+    }
+
+    fn answer_at_once(&mut self, request: Request) -> Reply {
         self.requests.push(request.clone());
         if request.authorization != format!("PVEAPIToken={TOKEN}") {
             return Reply::error(401, "invalid token value!");
@@ -167,19 +226,36 @@ impl Cluster {
         let upid = names.get("upid").cloned().unwrap_or_default();
         match recorded.name.as_str() {
             "version" => Reply::data(&recorded.answer),
+            "nextid" if request.parameters.contains_key("vmid") => {
+                let vmid = &request.parameters["vmid"];
+                match self.machines.contains_key(&vmid.parse().unwrap()) {
+                    true => {
+                        let wrong = json!({"vmid": format!("VM {vmid} already exists")});
+                        let body = json!({"data": null, "errors": wrong}).to_string();
+                        Reply::Whole(400, "Parameter verification failed.".into(), body)
+                    }
+                    false => Reply::data(&json!({"data": vmid})),
+                }
+            }
             "nextid" => {
                 let free = (100..).find(|vmid| !self.machines.contains_key(vmid)).unwrap();
                 Reply::data(&json!({"data": free.to_string()}))
             }
             "resources" => Reply::data(&self.resources(request.parameters.get("type").map(String::as_str))),
+            "config" if self.troubles.unreadable == Some(vmid) => {
+                Reply::error(500, "unable to read the configuration")
+            }
             "config" => Reply::data(&json!({"data": self.machines[&vmid].config})),
             "clone" => self.clone_vm(&recorded, &request.parameters, vmid, &node),
             "configure" => self.configure(&recorded, &request.parameters, vmid, &node),
             "start" => self.begin(&recorded, Effect::Start, (vmid, vmid), &node, Vec::new()),
             "stop" => self.begin(&recorded, Effect::Stop, (vmid, vmid), &node, Vec::new()),
-            "destroy" => match self.machines[&vmid].running {
-                Some(_) => Reply::error(500, &format!("VM {vmid} is running - destroy failed")),
-                None => self.begin(&recorded, Effect::Destroy, (vmid, vmid), &node, Vec::new()),
+            "destroy" => match (&self.machines[&vmid].running, self.machines[&vmid].config.get("lock")) {
+                (Some(_), _) => Reply::error(500, &format!("VM {vmid} is running - destroy failed")),
+                (None, Some(lock)) => {
+                    Reply::error(500, &format!("VM is locked ({})", lock.as_str().unwrap()))
+                }
+                (None, None) => self.begin(&recorded, Effect::Destroy, (vmid, vmid), &node, Vec::new()),
             },
             "current" => {
                 let mut answer = recorded.answer;
@@ -196,6 +272,11 @@ impl Cluster {
 
     /// The path and the privilege that the token lacks for a call.
     fn refused(&self, recorded: &Recorded, request: &Request, vmid: u32) -> Option<String> {
+        // What a token lacks is said before whether the machine is there.
+        let is_outside = self.troubles.pool_only && vmid > 0 && !self.pools.contains_key(&vmid);
+        if let Some(privilege) = recorded.privilege.as_deref().filter(|_| is_outside) {
+            return Some(format!("/vms/{vmid}, {privilege}"));
+        }
         let lacks = self.troubles.lacks.as_deref()?;
         let mut needed: Vec<(String, &str)> = Vec::new();
         needed.extend(recorded.privilege.as_deref().map(|privilege| (format!("/vms/{vmid}"), privilege)));
@@ -221,7 +302,8 @@ impl Cluster {
         let mut entries: Vec<Value> = self.resources["data"].as_array().unwrap().clone();
         let shape = entries.iter().find(|entry| entry["type"] == "qemu").unwrap().clone();
         entries.retain(|entry| entry["type"] != "qemu");
-        for (vmid, vm) in &self.machines {
+        let is_seen = |vmid: &u32| !self.troubles.pool_only || self.pools.contains_key(vmid);
+        for (vmid, vm) in self.machines.iter().filter(|(vmid, _)| is_seen(vmid)) {
             let mut entry = shape.clone();
             entry["id"] = format!("qemu/{vmid}").into();
             entry["vmid"] = (*vmid).into();
@@ -252,10 +334,19 @@ impl Cluster {
         }
         config.remove("template");
         let (target, mut named) = (form.get("target").map_or(node, String::as_str), config.clone());
-        if self.troubles.taken > 0 {
-            self.troubles.taken -= 1;
+        let is_elsewhere = self.troubles.taken == 0 && self.troubles.taken_elsewhere > 0;
+        if is_elsewhere || self.troubles.taken > 0 {
             named.insert("name".into(), "somebody-elses".into());
-            self.machines.insert(id, Vm { node: target.into(), config: named, running: None, asked: 0 });
+            let node = if is_elsewhere { "pve2" } else { target };
+            self.machines.insert(id, Vm { node: node.into(), config: named, running: None, asked: 0 });
+        }
+        self.troubles.taken = self.troubles.taken.saturating_sub(1);
+        if is_elsewhere {
+            self.troubles.taken_elsewhere -= 1;
+            let end = format!(
+                "clone failed: unable to open file '/etc/pve/nodes/{node}/qemu-server/{id}.conf.tmp.4711' - File exists"
+            );
+            return self.begin(recorded, Effect::Nothing(Some(end)), (vmid, id), node, Vec::new());
         }
         if self.machines.contains_key(&id) {
             return Reply::error(500, &format!("unable to create VM {id}: config file already exists"));
@@ -268,10 +359,19 @@ impl Cluster {
             "net0".into(),
             format!("virtio=BC:24:11:00:{:02X}:{:02X},bridge=vmbr0", id / 256, id % 256).into(),
         );
-        self.machines.insert(id, Vm { node: target.into(), config, running: None, asked: 0 });
+        // It is on the node of its template until it is complete.
+        let machine = Vm { node: node.into(), config, running: None, asked: 0 };
+        let machine = match self.troubles.late {
+            true => Some(machine),
+            false => {
+                self.machines.insert(id, machine);
+                None
+            }
+        };
+        let complete = Complete { machine, target: target.into(), pool: form.get("pool").cloned() };
         let log = vec!["create linked clone of drive scsi0 (ceph:base-9000-disk-0)".to_string()];
         // The task is named after the template, and is about the clone.
-        self.begin(recorded, Effect::Clone, (vmid, id), node, log)
+        self.begin(recorded, Effect::Clone(Some(complete)), (vmid, id), node, log)
     }
 
     fn configure(
@@ -295,7 +395,7 @@ impl Cluster {
     fn begin(
         &mut self,
         recorded: &Recorded,
-        effect: Effect,
+        mut effect: Effect,
         (named, about): (u32, u32),
         node: &str,
         mut log: Vec<String>,
@@ -306,14 +406,21 @@ impl Cluster {
             .replace("{pid}", &format!("{:08X}", 4096 + self.tasks.len()))
             .replace("{vmid}", &named.to_string())
             .replace("{user}", TOKEN.split('=').next().unwrap());
+        let own_end = match &mut effect {
+            Effect::Nothing(end) => end.take(),
+            _ => None,
+        };
         let end = self.troubles.task_end.filter(|(name, _)| *name == recorded.name);
+        let end = own_end.or_else(|| end.map(|(_, end)| end.to_string()));
         let is_endless = self.troubles.endless == Some(recorded.name.as_str());
-        log.extend(end.map(|(_, end)| format!("TASK ERROR: {end}")));
+        let slow = self.troubles.slow.filter(|(name, _)| *name == recorded.name);
+        let time = slow.map_or(TASK_TIME, |(_, time)| time);
+        log.extend(end.iter().map(|end| format!("TASK ERROR: {end}")));
         let state = TaskState {
             vmid: about,
             effect,
-            ends: (!is_endless).then(|| Instant::now() + TASK_TIME),
-            exit: end.map(|(_, end)| end.to_string()),
+            ends: (!is_endless).then(|| Instant::now() + time),
+            exit: end,
             log,
         };
         self.tasks.insert(upid.clone(), state);
@@ -329,13 +436,24 @@ impl Cluster {
             let is_well = task.exit.is_none();
             task.exit.get_or_insert_with(|| "OK".into());
             task.ends = None;
-            let Some(vm) = self.machines.get_mut(&task.vmid) else { continue };
             let folder = self.folder.join(task.vmid.to_string());
-            match (task.effect, is_well) {
-                (Effect::Clone, true) => drop(vm.config.remove("lock")),
+            if let (Effect::Clone(complete), true) = (&mut task.effect, is_well) {
+                let Some(Complete { machine, target, pool }) = complete.take() else { continue };
+                if let Some(machine) = machine {
+                    self.machines.insert(task.vmid, machine);
+                }
+                let Some(vm) = self.machines.get_mut(&task.vmid) else { continue };
+                vm.config.remove("lock");
+                vm.node = target;
+                self.pools.extend(pool.map(|pool| (task.vmid, pool)));
+                continue;
+            }
+            let Some(vm) = self.machines.get_mut(&task.vmid) else { continue };
+            match (&task.effect, is_well) {
                 // Proxmox VE removes what it has not cloned to its end.
-                (Effect::Clone, false) | (Effect::Destroy, true) => {
+                (Effect::Clone(_), false) | (Effect::Destroy, true) => {
                     self.machines.remove(&task.vmid);
+                    self.pools.remove(&task.vmid);
                     let _ = fs::remove_dir_all(&folder);
                 }
                 (Effect::Start, true) => {
@@ -343,7 +461,7 @@ impl Cluster {
                     vm.asked = 0;
                 }
                 (Effect::Stop, true) => vm.running = None,
-                (Effect::Configure, _) | (_, false) => {}
+                (Effect::Clone(_) | Effect::Nothing(_) | Effect::Configure, _) | (_, false) => {}
             }
         }
     }
@@ -380,7 +498,8 @@ impl Cluster {
     }
 
     fn agent(&mut self, recorded: &Recorded, vmid: u32) -> Reply {
-        let after = self.troubles.agent_after;
+        let slow = self.troubles.slow_agent.filter(|(slow, _)| *slow == vmid);
+        let after = slow.map_or(self.troubles.agent_after, |(_, after)| after);
         let vm = self.machines.get_mut(&vmid).unwrap();
         let Some(running) = &vm.running else {
             return Reply::error(500, &format!("VM {vmid} is not running"));

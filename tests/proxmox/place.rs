@@ -147,6 +147,8 @@ impl Running {
         );
         let path = folder.join("sshd.conf");
         fs::write(&path, config).unwrap();
+        // Another process of these tests may have ended, and removed it.
+        fs::create_dir_all(BY_ID).unwrap();
         // The file systems of each command in a namespace of the network are its own.
         let line = format!(
             "mount --bind {} {BY_ID} && hostname {name} && exec /usr/sbin/sshd -D -e -f {}",

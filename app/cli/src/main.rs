@@ -64,6 +64,8 @@ fn main() {
     if let Err(exit) = limits::prepare() {
         exit.end();
     }
+    // SAFETY: the process has one thread: nothing that was called so far starts another.
+    unsafe { loadline_proxmox::take_variable() };
     done()
 }
 

@@ -113,7 +113,9 @@ impl Launch {
             .env(CONTROLLER_VARIABLE, std::process::id().to_string())
             .envs(self.host_ip.map(|ip| (HOST_IP_VARIABLE, ip.to_string())))
             .envs(
-                self.machine.as_ref().and_then(|m| Some((MACHINE_VARIABLE, serde_json::to_string(m).ok()?))),
+                self.machine
+                    .as_ref()
+                    .and_then(|m| Some((MACHINE_VARIABLE, serde_json::to_string(&m.launched()).ok()?))),
             )
             // Orders about a machine, which the process keeps.
             .stdin(if self.node.machine.is_some() { Stdio::piped() } else { Stdio::null() })

@@ -1,12 +1,12 @@
 //! A virtual machine that was started for the fleet by a cluster, as its first worker learns of it: it reports how long the start took,
 //! until it was ready and until its first I/O.
 //!
-//! The launcher knows when it asked for the start, the worker knows when it is ready, and the two have different clocks. So the launcher
-//! sends how long ago the start was, and the agent in the machine notes the moment of that message on the machine's own clock.
+//! The time of a machine leaves out what it waits for the other machines of the fleet: the launcher sends how long it took until the machine was
+//! reached and its agent connected, and the agent in the machine adds, on its own clock, what its worker takes from its launch on.
 
 use std::fs::File;
 use std::io::Read;
-use std::time::Instant;
+use std::time::Duration;
 
 use loadline_base::clock::Nanos;
 use loadline_load::host::{Inventory, MachineFacts};
@@ -23,23 +23,23 @@ pub(crate) const MACHINE_VARIABLE: &str = "LOADLINE_MACHINE";
 pub(crate) struct StartedMachine {
     /// What runs it, in words.
     pub(crate) what: String,
-    /// How long ago its start was asked for when this was sent, nanoseconds.
-    since_ns: u64,
-    /// When this was received, on the machine's monotonic clock, nanoseconds; 0 before.
+    /// From the request to start it until its agent was connected, nanoseconds, without waits for other machines.
+    took_ns: u64,
+    /// When its worker was launched, on the machine's monotonic clock, nanoseconds; 0 before.
     #[serde(default)]
-    received_ns: u64,
+    launched_ns: u64,
 }
 
 impl StartedMachine {
-    /// To be sent now.
-    pub(crate) fn since(what: &str, started: Instant) -> StartedMachine {
-        let since_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        StartedMachine { what: what.into(), since_ns, received_ns: 0 }
+    /// One that took so long until its agent was connected.
+    pub(crate) fn new(what: &str, took: Duration) -> StartedMachine {
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        StartedMachine { what: what.into(), took_ns, launched_ns: 0 }
     }
 
-    /// Received now, on this machine.
-    pub(crate) fn received(self) -> StartedMachine {
-        StartedMachine { received_ns: Nanos::now().0, ..self }
+    /// The same, as its worker gets it that is launched now, on this machine.
+    pub(crate) fn launched(&self) -> StartedMachine {
+        StartedMachine { launched_ns: Nanos::now().0, ..self.clone() }
     }
 }
 
@@ -51,11 +51,11 @@ impl FirstWorker {
     /// That this process is one, and that it is ready now; `None` if it is not.
     pub(crate) fn here() -> Option<FirstWorker> {
         let machine: StartedMachine = serde_json::from_str(&std::env::var(MACHINE_VARIABLE).ok()?).ok()?;
-        let since_received = Nanos::now().0.saturating_sub(machine.received_ns);
+        let since_launched = Nanos::now().0.saturating_sub(machine.launched_ns);
         Some(FirstWorker(MachineFacts {
             libvirt: None,
             acceleration: machine.what,
-            start_to_worker_ns: machine.since_ns.saturating_add(since_received),
+            start_to_worker_ns: machine.took_ns.saturating_add(since_launched),
             start_to_first_io_ns: None,
             worker_bytes: None,
         }))
@@ -89,15 +89,14 @@ impl FirstWorker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
-    fn how_long_ago_a_machine_was_started_is_sent_and_the_moment_of_that_message_noted() {
-        let started = Instant::now().checked_sub(Duration::from_secs(7)).unwrap();
-        let sent = StartedMachine::since("a cluster", started);
-        assert!((7_000_000_000..9_000_000_000).contains(&sent.since_ns), "{}", sent.since_ns);
+    fn the_time_of_a_machine_leaves_out_what_its_worker_was_not_launched_in() {
+        let sent = StartedMachine::new("a cluster", Duration::from_secs(7));
         let text = serde_json::to_string(&sent).unwrap();
-        let received = serde_json::from_str::<StartedMachine>(&text).unwrap().received();
-        assert!(received.received_ns > 0 && received.since_ns == sent.since_ns);
+        let arrived = serde_json::from_str::<StartedMachine>(&text).unwrap();
+        let before = Nanos::now().0;
+        let launched = arrived.launched();
+        assert!(launched.launched_ns >= before && launched.took_ns == 7_000_000_000, "{launched:?}");
     }
 }

@@ -43,11 +43,21 @@ impl CallError {
 
     /// Whether the VMID that the call wanted for a new machine is taken.
     pub(crate) fn is_taken(&self) -> bool {
-        self.reason.contains("already exists") || self.reason.contains("already in use")
+        is_taken(&self.reason)
+    }
+
+    /// Whether the token may not do it, or see it.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.status == Some(403)
+    }
+
+    /// Whether the call may have been carried out all the same: there is no answer of the node.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_passing() && self.status != Some(429)
     }
 
     /// Whether the same question may have an answer a moment later: the network, a busy node, a proxy.
-    fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         // 595 to 599 are of the proxy between the nodes: it does not reach the node, or not in time.
         matches!(self.status, None | Some(429 | 502..=504 | 595..=599)) && !self.is_untrusted
     }
@@ -58,6 +68,17 @@ impl CallError {
         let (path, privileges) = inner.split_once(')')?.0.split_once(", ")?;
         Some((path, privileges.replace('|', " or ")))
     }
+}
+
+/// Whether Proxmox VE says that a VMID is taken: as it finds it itself, as its file system finds it if another node was faster, or as the log of
+/// a task has it. A disk that exists already is something else.
+pub(crate) fn is_taken(reason: &str) -> bool {
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    let is_machine = |four: &[&str]| matches!(four, ["VM" | "CT", id, "already", "exists"] if id.chars().all(|c| c.is_ascii_digit()));
+    reason.contains("config file already exists")
+        || reason.contains("ID already in use")
+        || (reason.contains(".conf") && reason.contains("File exists"))
+        || words.windows(4).any(is_machine)
 }
 
 impl From<CallError> for ProxmoxError {
@@ -283,6 +304,24 @@ mod tests {
             "Parameter verification failed. newid: type check failed"
         );
         assert_eq!(reason(&answer(""), None), "without a reason");
+    }
+
+    #[test]
+    fn a_vmid_is_taken_by_a_machine_and_not_by_a_disk() {
+        for taken in [
+            "unable to create VM 101: config file already exists",
+            "Parameter verification failed. vmid: VM 101 already exists",
+            "CT 101 already exists on node 'pve2'",
+            "clone failed: unable to open file '/etc/pve/nodes/pve2/qemu-server/101.conf.tmp.7' - File exists",
+        ] {
+            assert!(is_taken(taken), "{taken}");
+        }
+        for other in [
+            "clone failed: volume 'ceph:vm-101-disk-0' already exists",
+            "clone failed: rbd error: File exists",
+        ] {
+            assert!(!is_taken(other), "{other}");
+        }
     }
 
     #[test]

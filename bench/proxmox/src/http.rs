@@ -84,6 +84,7 @@ pub(crate) fn exchange(
     let stream = connect(endpoint, deadline)?;
     let unreachable = |e: &dyn std::fmt::Display| NoAnswer::Unreachable(e.to_string());
     let name = ServerName::try_from(endpoint.host.clone()).map_err(|e| unreachable(&e))?;
+    let tls = tls.connection();
     let connection = ClientConnection::new(tls.config.clone(), name).map_err(|e| unreachable(&e))?;
     let mut stream = StreamOwned::new(connection, Timed { stream, deadline });
     while stream.conn.is_handshaking() {
@@ -267,6 +268,7 @@ impl<S: Read> Buffered<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sha2::Digest;
 
     fn read(text: &str) -> Result<Answer, String> {
         read_answer(&mut text.as_bytes()).map_err(|e| e.to_string())
@@ -297,6 +299,49 @@ mod tests {
             let why = read(text).unwrap_err();
             assert!(why.contains(part), "{text:?}: {why}");
         }
+    }
+
+    /// Takes this many connections, each of which `serve` gets with its number.
+    fn listening(count: usize, serve: impl Fn(usize, TcpStream) + Send + 'static) -> Endpoint {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || (0..count).for_each(|number| serve(number, listener.accept().unwrap().0)));
+        Endpoint { host: "127.0.0.1".into(), port }
+    }
+
+    fn server_of(made: &rcgen::CertifiedKey<rcgen::KeyPair>) -> std::sync::Arc<rustls::ServerConfig> {
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_no_client_auth();
+        config.with_single_cert(vec![made.cert.der().clone()], key).unwrap().into()
+    }
+
+    #[test]
+    fn a_certificate_that_one_connection_refused_says_nothing_of_the_next_ones() {
+        let make = || rcgen::generate_simple_self_signed(["pve1".to_string()]).unwrap();
+        let (right, wrong) = (make(), make());
+        let pinned = sha2::Sha256::digest(right.cert.der());
+        let pinned: String = pinned.iter().map(|byte| format!("{byte:02x}")).collect();
+        let tls = Tls::new(Some(crate::tls::Fingerprint::parse(&pinned).unwrap())).unwrap();
+        let servers = [Some(server_of(&wrong)), None, Some(server_of(&right))];
+        let endpoint = listening(3, move |number, stream| {
+            // The second one ends at once, as that of an API does which is being started again.
+            let Some(config) = servers[number].clone() else { return };
+            let connection = rustls::ServerConnection::new(config).unwrap();
+            let mut stream = StreamOwned::new(connection, stream);
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        });
+        let ask = || exchange(&endpoint, &tls, "GET / HTTP/1.1\r\n", "", Duration::from_secs(10));
+        assert!(matches!(ask(), Err(NoAnswer::Untrusted(_))));
+        let ended = ask();
+        assert!(matches!(ended, Err(NoAnswer::Unreachable(_))), "{ended:?}");
+        assert_eq!(ask().unwrap().body, b"ok");
     }
 
     #[test]

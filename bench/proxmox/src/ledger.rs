@@ -1,25 +1,21 @@
 //! What one run has made so far: noted before it is made, so that the end of the run looks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use std::time::SystemTime;
 
 use crate::api::Api;
 use crate::error::ProxmoxError;
 use crate::options::Proxmox;
+use crate::parallel::locked;
+use crate::present;
 use crate::record::Record;
+use crate::removal::{CloneState, Made};
 use crate::site::number;
 use crate::task::Task;
 
 /// So many VMIDs behind the one that Proxmox VE proposes are tried.
 const IDS_TRIED: u32 = 1000;
-
-/// A machine that was made, or may have been.
-#[derive(Debug, Clone)]
-pub(crate) struct Made {
-    pub(crate) node: String,
-    /// The task that clones it, while it runs.
-    pub(crate) clone: Option<Task>,
-}
 
 /// The machines of a run, and what all of them are made with.
 pub(crate) struct Ledger {
@@ -37,10 +33,6 @@ pub(crate) struct Ledger {
     taken: Mutex<BTreeSet<u32>>,
 }
 
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Ledger {
     pub(crate) fn new(api: Api, options: Proxmox, disks: u32, record: Record) -> Ledger {
         let (run, public_key) = (record.run().into(), record.public_key().into());
@@ -56,9 +48,9 @@ impl Ledger {
         }
     }
 
-    /// All machines that were made or may have been, by their VMIDs; none are left noted here.
-    pub(crate) fn take_made(&self) -> BTreeMap<u32, Made> {
-        std::mem::take(&mut *locked(&self.made))
+    /// All machines that were made or may have been; none are left noted here.
+    pub(crate) fn take_made(&self) -> Vec<Made> {
+        std::mem::take(&mut *locked(&self.made)).into_values().collect()
     }
 
     /// A VMID that is free now, and that this run has not tried.
@@ -84,19 +76,33 @@ impl Ledger {
 
     /// Notes a machine before it is made.
     pub(crate) fn note(&self, vmid: u32, node: &str) -> Result<(), ProxmoxError> {
-        self.record.note(vmid, node)?;
-        locked(&self.made).insert(vmid, Made { node: node.into(), clone: None });
+        self.record.note(vmid, node, None)?;
+        let clone = CloneState::Asked(SystemTime::now());
+        locked(&self.made).insert(vmid, Made { vmid, node: node.into(), clone });
+        present::note(&self.run, vmid);
         Ok(())
     }
 
-    pub(crate) fn note_clone(&self, vmid: u32, task: Option<&Task>) {
+    /// Notes the task that clones a machine.
+    pub(crate) fn note_clone(&self, vmid: u32, node: &str, task: &Task) -> Result<(), ProxmoxError> {
+        self.set_clone(vmid, CloneState::Task(task.clone()));
+        self.record.note(vmid, node, Some(task))
+    }
+
+    /// The clone of a machine has ended, or was refused.
+    pub(crate) fn clone_ended(&self, vmid: u32) {
+        self.set_clone(vmid, CloneState::Ended);
+    }
+
+    fn set_clone(&self, vmid: u32, state: CloneState) {
         if let Some(made) = locked(&self.made).get_mut(&vmid) {
-            made.clone = task.cloned();
+            made.clone = state;
         }
     }
 
-    /// The machine is not ours.
+    /// The machine is another user's.
     pub(crate) fn forget(&self, vmid: u32) {
         locked(&self.made).remove(&vmid);
+        present::forget(&self.run, vmid);
     }
 }

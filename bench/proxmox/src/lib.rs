@@ -12,6 +12,8 @@
 //! | `ledger`, `provision` | what a run has made so far; all machines of a run, in parallel |
 //! | `ownership` | how a machine says that a run made it: nothing else is ever deleted |
 //! | `record`, `clean` | what this machine knows of a run, and what is deleted after a run that was killed |
+//! | `parallel` | the same thing done for several machines at the same time |
+//! | `present` | which machines a process that is ended at once leaves |
 //! | `stop` | a request to stop, which ends waits |
 
 mod api;
@@ -22,7 +24,9 @@ mod ledger;
 mod making;
 mod options;
 mod ownership;
+mod parallel;
 mod placement;
+mod present;
 mod provision;
 mod record;
 mod removal;
@@ -38,7 +42,8 @@ pub use error::{ErrorKind, ProxmoxError};
 pub use making::{ReachedMachine, ReadyMachine};
 pub use options::{DataDisk, Proxmox};
 pub use ownership::is_run_id;
-pub use provision::{MachinePlan, Provisioner};
+pub use present::machines_present;
+pub use provision::{MachinePlan, Provisioner, REMOVAL_LIMIT};
 pub use record::{Record, records_folder};
 pub use stop::Stop;
-pub use token::{TOKEN_VARIABLE, Token};
+pub use token::{TOKEN_VARIABLE, Token, take_variable};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use loadline_base::units::ByteSize;
 use serde_json::Value;
 
-use crate::api::{CallError, encoded};
+use crate::api::{CallError, encoded, is_taken};
 use crate::error::ProxmoxError;
 use crate::ledger::Ledger;
 use crate::options::{free_slots, wwn};
@@ -17,8 +17,6 @@ use crate::task::Task;
 
 /// So many VMIDs are tried, one after another, if others take them first.
 const ID_ATTEMPTS: u32 = 10;
-/// How long the change of a machine's options, with its disks made, and its start may take.
-const SHORT_TASK: Duration = Duration::from_secs(300);
 /// The pause between two attempts to reach a machine that was started.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The public keys of a machine's SSH server: the first that is there counts.
@@ -46,8 +44,8 @@ pub struct ReadyMachine {
     pub vmid: u32,
     /// Its address.
     pub address: IpAddr,
-    /// When its start was asked for.
-    pub started: Instant,
+    /// How long it took from the request to start it until SSH reached it.
+    pub took: Duration,
 }
 
 /// One machine that is being made.
@@ -80,7 +78,6 @@ impl Making<'_> {
 
     fn clone_template(&self) -> Result<u32, ProxmoxError> {
         let Ledger { api, options, run, .. } = self.ledger;
-        let wait = options.wait.0;
         let mut last = ProxmoxError::interrupted();
         for _ in 0..ID_ATTEMPTS {
             if api.stop().is_requested() {
@@ -103,23 +100,33 @@ impl Making<'_> {
             let path = format!("/nodes/{}/qemu/{}/clone", encoded(&self.template.node), self.template.vmid);
             let needs = "VM.Clone on the template, VM.Allocate on the pool (or on /vms), Datastore.AllocateSpace on the storage, and SDN.Use \
                          on the network";
+            let began = Instant::now();
             let (error, is_taken) = match api.post(&path, &form, needs) {
-                Ok(answer) => match Task::of(&answer)? {
-                    None => return Ok(vmid),
-                    Some(task) => {
-                        self.ledger.note_clone(vmid, Some(&task));
-                        let done = task.wait(api, wait);
-                        self.ledger.note_clone(vmid, None);
-                        match done {
-                            Ok(()) => return Ok(vmid),
-                            Err(error) => {
-                                let is_taken = error.message.contains("config file already exists");
-                                (error, is_taken)
+                Ok(answer) => {
+                    let done = match Task::of(&answer)? {
+                        None => Ok(()),
+                        Some(task) => {
+                            self.ledger.note_clone(vmid, &self.place.node, &task)?;
+                            let done = task.wait(api, began, options.wait);
+                            // What is aborted may end late, and what is lost may go on.
+                            if done.is_ok() {
+                                self.ledger.clone_ended(vmid);
                             }
+                            done
+                        }
+                    };
+                    match done {
+                        Ok(()) => return Ok(vmid),
+                        Err(error) => {
+                            let is_taken = is_taken(&error.message);
+                            (error, is_taken)
                         }
                     }
-                },
+                }
                 Err(error) => {
+                    if !error.is_unanswered() {
+                        self.ledger.clone_ended(vmid);
+                    }
                     let is_taken = error.is_taken();
                     (clone_error(error), is_taken)
                 }
@@ -173,18 +180,19 @@ impl Making<'_> {
             form.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         let needs = "VM.Config.CPU, VM.Config.Memory, VM.Config.Options, VM.Config.Cloudinit, VM.Config.Network, VM.Config.Disk and \
                      VM.Config.HWType on the machine, and Datastore.AllocateSpace on the storage of its disks";
+        let began = Instant::now();
         let answer = api.post(&self.path(vmid, "/config"), &form, needs)?;
-        Task::of(&answer)?.map_or(Ok(()), |task| task.wait(api, SHORT_TASK))
+        Task::of(&answer)?.map_or(Ok(()), |task| task.wait(api, began, options.wait))
     }
 
     fn start(&self, vmid: u32) -> Result<Instant, ProxmoxError> {
-        let api = &self.ledger.api;
+        let Ledger { api, options, .. } = self.ledger;
         if api.stop().is_requested() {
             return Err(ProxmoxError::interrupted());
         }
         let started = Instant::now();
         let answer = api.post(&self.path(vmid, "/status/start"), &[], "VM.PowerMgmt on the machine")?;
-        Task::of(&answer)?.map_or(Ok(()), |task| task.wait(api, SHORT_TASK))?;
+        Task::of(&answer)?.map_or(Ok(()), |task| task.wait(api, started, options.wait))?;
         Ok(started)
     }
 
@@ -208,7 +216,7 @@ impl Making<'_> {
                             node,
                             vmid,
                             address: machine.address,
-                            started,
+                            took: started.elapsed(),
                         });
                     }
                     Err(why) => why,

@@ -64,7 +64,8 @@ pub struct Proxmox {
     #[serde(default = "default_at_once")]
     #[schemars(range(min = 1, max = 64))]
     pub at_once: u32,
-    /// How long each step of making a machine may take: the clone, and from its start until SSH reaches it.
+    /// How long each step of making a machine may take: the clone, its configuration with its disks, and from its start until SSH reaches
+    /// it.
     #[serde(default = "default_wait")]
     pub wait: TimeSpan,
 }

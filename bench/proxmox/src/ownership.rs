@@ -44,27 +44,30 @@ pub(crate) fn is_of_run(config: &Value, run: &str) -> bool {
         && !is_set(&config["template"])
 }
 
-/// The node of a machine and its configuration, wherever it is now; `None` if it is not there.
+/// The node of a machine and its configuration, wherever it is now; `None` if its VMID is free. A machine that is there and that the token may
+/// not see, or whose configuration is being made, is an error.
 pub(crate) fn find(api: &Api, vmid: u32, likely: &str) -> Result<Option<(String, Value)>, CallError> {
     let ask = |node: &str| {
-        api.get(&format!("/nodes/{}/qemu/{vmid}/config", encoded(node)), &[], "VM.Audit on the machine")
+        let path = format!("/nodes/{}/qemu/{vmid}/config", encoded(node));
+        api.get(&path, &[], "VM.Audit on the machine").map(|config| Some((node.to_string(), config)))
     };
-    match ask(likely) {
-        Ok(config) => return Ok(Some((likely.into(), config))),
-        Err(error) if !error.is_absent() => return Err(error),
-        Err(_) => {}
+    let unseen = match ask(likely) {
+        Err(error) if error.is_absent() || error.is_forbidden() => error,
+        found => return found,
+    };
+    // A token with rights on a pool is refused a machine outside of it, there or not. Whether a VMID is free, any token is told.
+    match api.get("/cluster/nextid", &[("vmid", vmid.to_string())], "a token that is valid") {
+        Ok(_) => return Ok(None),
+        Err(error) if error.is_taken() => {}
+        Err(error) => return Err(error),
     }
-    // It may have moved.
+    // It may have moved, as a clone does when it is complete.
     let resources = api.get("/cluster/resources", &[("type", "vm".into())], "VM.Audit on the machine")?;
     let mut all = resources.as_array().into_iter().flatten();
     let found = all.find(|entry| crate::site::number(&entry["vmid"]) == Some(vmid));
-    let Some(node) = found.and_then(|entry| entry["node"].as_str()).filter(|node| *node != likely) else {
-        return Ok(None);
-    };
-    match ask(node) {
-        Ok(config) => Ok(Some((node.into(), config))),
-        Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(error),
+    match found.and_then(|entry| entry["node"].as_str()).filter(|node| *node != likely) {
+        Some(node) => ask(node),
+        None => Err(unseen),
     }
 }
 

@@ -1,19 +1,24 @@
 //! All machines of a run: made in parallel within a limit, and removed in the same way.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::api::Api;
 use crate::error::{ErrorKind, ProxmoxError};
-use crate::ledger::{Ledger, locked};
+use crate::ledger::Ledger;
 use crate::making::{Making, ReachedMachine, ReadyMachine};
 use crate::options::Proxmox;
+use crate::parallel::{in_parallel, locked};
 use crate::placement::{Place, places};
+use crate::present;
 use crate::record::Record;
-use crate::removal::remove;
+use crate::removal::{Made, Removal};
 use crate::site::{Site, Template};
 use crate::stop::Stop;
+
+/// How long the deletion of a run's machines may take in all: then those that are left are named.
+pub const REMOVAL_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Which machines are to be made, on which nodes: what the cluster was found to have room for.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,7 +94,7 @@ impl Provisioner {
         goes_on: bool,
         reach: &(dyn Fn(&ReachedMachine) -> Result<(), String> + Sync),
     ) -> Vec<Result<ReadyMachine, ProxmoxError>> {
-        let orders: VecDeque<(usize, &String, &Place)> = names
+        let orders: Vec<(usize, &String, &Place)> = names
             .iter()
             .zip(&plan.places)
             .enumerate()
@@ -119,24 +124,9 @@ impl Provisioner {
             }
             results.insert(index, result);
         };
-        self.in_parallel(orders, &one);
+        in_parallel(self.ledger.options.at_once, orders, &one);
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         results.into_values().collect()
-    }
-
-    fn in_parallel<T: Send>(&self, orders: VecDeque<T>, one: &(dyn Fn(T) + Sync)) {
-        let threads = orders.len().min(self.ledger.options.at_once as usize);
-        let orders = Mutex::new(orders);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    loop {
-                        let Some(order) = locked(&orders).pop_front() else { return };
-                        one(order);
-                    }
-                });
-            }
-        });
     }
 
     /// Stops and deletes all machines that were made, also if stopping was asked for. Returns what is left, in words; if that is nothing, the
@@ -150,14 +140,12 @@ impl Provisioner {
         }
         let count = made.len();
         (self.tell)(format!("deleting {count} machine{}", if count == 1 { "" } else { "s" }));
+        let (run, until) = (&self.ledger.run, Instant::now() + REMOVAL_LIMIT);
+        let removal = Removal { api: &api, run, until, tell: &*self.tell };
         let left = Mutex::new(Vec::new());
-        self.in_parallel(made.into_iter().collect(), &|(vmid, made)| {
-            if let Some(clone) = &made.clone {
-                clone.abort(&api);
-            }
-            if let Err(error) = remove(&api, &self.ledger.run, vmid, &made.node) {
-                locked(&left).push(error.message);
-            }
+        in_parallel(self.ledger.options.at_once, made, &|machine: Made| match removal.remove(&machine) {
+            Ok(_) => present::forget(run, machine.vmid),
+            Err(error) => locked(&left).push(error.message),
         });
         let left = left.into_inner().unwrap_or_else(PoisonError::into_inner);
         if left.is_empty() {

@@ -1,20 +1,25 @@
 //! The record of a run on this machine: its id, its key, and which machines it made, so that a later run can delete what this one left if it
 //! was killed.
 //!
-//! It is a folder that only its user can read: `api`, `machines` (a VMID and a node on each line), `key`, `key.pub`, `known_hosts`. The
+//! It is a folder that only its user can read: `api`, `machines` (a VMID and a node on each line, and the task
+//! that clones the machine once it is known), `key`, `key.pub`, `known_hosts`. The
 //! process of the run has the file `lock` locked as long as it lives.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::ProxmoxError;
 use crate::ownership::is_run_id;
+use crate::removal::{CloneState, Made};
+use crate::task::Task;
 
 /// The record of a run. The run is alive as long as the value is.
 #[derive(Debug)]
@@ -31,8 +36,7 @@ pub struct Record {
 pub(crate) struct LeftRecord {
     pub(crate) run: String,
     folder: PathBuf,
-    /// VMIDs with the nodes on which the machines were made.
-    pub(crate) machines: Vec<(u32, String)>,
+    pub(crate) machines: Vec<Made>,
     _lock: Flock<File>,
 }
 
@@ -101,10 +105,13 @@ impl Record {
         self.folder.join("known_hosts")
     }
 
-    /// Notes a machine before it is made.
-    pub(crate) fn note(&self, vmid: u32, node: &str) -> Result<(), ProxmoxError> {
+    /// Notes a machine before it is made, and once more with the task that clones it.
+    pub(crate) fn note(&self, vmid: u32, node: &str, task: Option<&Task>) -> Result<(), ProxmoxError> {
+        let task = task.map(|task| format!(" {}", task.name())).unwrap_or_default();
+        let line = format!("{vmid} {node}{task}\n");
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
-        writeln!(machines, "{vmid} {node}").map_err(|e| failed("write to", &self.folder.join("machines"), &e))
+        // Whole or not at all.
+        machines.write_all(line.as_bytes()).map_err(|e| failed("write to", &self.folder.join("machines"), &e))
     }
 
     /// Removes the record: the run has left nothing.
@@ -136,7 +143,7 @@ fn make_key(folder: &Path, run: &str) -> Result<String, ProxmoxError> {
     }
 }
 
-/// The records of runs on this API that are over, without those of the runs in `but`.
+/// The records of runs on this API that are over.
 pub(crate) fn left(records: &Path, api: &str) -> Vec<LeftRecord> {
     let folders = fs::read_dir(records).into_iter().flatten().flatten().map(|entry| entry.path());
     folders.filter_map(|folder| LeftRecord::open(folder, api)).collect()
@@ -151,17 +158,30 @@ impl LeftRecord {
         }
         let lock = File::open(folder.join("lock")).ok()?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).ok()?;
-        let text = fs::read_to_string(folder.join("machines")).unwrap_or_default();
-        let machine = |line: &str| {
-            let (vmid, node) = line.split_once(' ')?;
-            Some((vmid.parse().ok()?, node.to_string()))
-        };
-        Some(LeftRecord { run, machines: text.lines().filter_map(machine).collect(), folder, _lock: lock })
+        let path = folder.join("machines");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let noted = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let noted = noted.unwrap_or_else(|_| SystemTime::now());
+        let machines = machines(&text, noted);
+        Some(LeftRecord { run, machines, folder, _lock: lock })
     }
 
     pub(crate) fn remove(self) -> io::Result<()> {
         fs::remove_dir_all(&self.folder)
     }
+}
+
+/// The machines that the lines of a record name; the last line of a machine counts. The last one was noted at this moment.
+fn machines(text: &str, noted: SystemTime) -> Vec<Made> {
+    let mut machines = BTreeMap::new();
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        let (Some(Ok(vmid)), Some(node)) = (words.next().map(str::parse), words.next()) else { continue };
+        let task = words.next().and_then(|name| Task::of(&name.into()).ok().flatten());
+        let clone = task.map_or(CloneState::Asked(noted), CloneState::Task);
+        machines.insert(vmid, Made { vmid, node: node.into(), clone });
+    }
+    machines.into_values().collect()
 }
 
 #[cfg(test)]
@@ -176,15 +196,29 @@ mod tests {
         assert!(record.public_key().starts_with("ssh-ed25519 "));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&records.path().join("0a1b2c3d")), mode(&record.key())), (0o700, 0o600));
-        record.note(101, "pve1").unwrap();
+        record.note(101, "pve1", None).unwrap();
         let left_of = |api: &str| left(records.path(), api);
         assert!(left_of("https://pve1:8006").is_empty(), "its run is alive");
         drop(record);
         assert!(left_of("https://pve2:8006").is_empty());
         let mut all = left_of("https://pve1:8006");
         let one = all.remove(0);
-        assert_eq!((one.run.as_str(), one.machines.clone()), ("0a1b2c3d", vec![(101, "pve1".to_string())]));
+        assert_eq!((one.run.as_str(), one.machines.len()), ("0a1b2c3d", 1));
+        assert_eq!((one.machines[0].vmid, one.machines[0].node.as_str()), (101, "pve1"));
         one.remove().unwrap();
         assert!(left_of("https://pve1:8006").is_empty());
+    }
+
+    #[test]
+    fn the_last_line_of_a_machine_says_which_task_clones_it_and_half_a_line_says_nothing() {
+        let upid = "UPID:pve1:001E2A3B:0A1B2C3D:68000000:qmclone:9000:bench@pve!load:";
+        let text = format!("101 pve1\n102 pve2\n101 pve1 {upid}\n103 pve1 UPID:pv\n10");
+        let machines = machines(&text, SystemTime::now());
+        let task_of = |made: &Made| match &made.clone {
+            CloneState::Task(task) => Some(task.name().to_string()),
+            _ => None,
+        };
+        let found: Vec<_> = machines.iter().map(|made| (made.vmid, task_of(made))).collect();
+        assert_eq!(found, [(101, Some(upid.into())), (102, None), (103, None)]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use loadline_base::units::TimeSpan;
 use serde_json::Value;
 
 use crate::api::{Api, encoded};
@@ -46,15 +47,47 @@ impl Task {
         format!("/nodes/{}/tasks/{}{rest}", encoded(&self.node), encoded(&self.upid))
     }
 
-    /// Waits until the task has ended, for `limit` at most. A request to stop, and the limit, abort the task. It is an error if the task did
-    /// not succeed; the error has the last lines of its log.
-    pub(crate) fn wait(&self, api: &Api, limit: Duration) -> Result<(), ProxmoxError> {
-        let began = Instant::now();
+    /// Waits until the task has ended. If it has not within `wait` after `began`, or on a request to stop, it is aborted. It is an error if the
+    /// task did not succeed; the error has the last lines of its log.
+    pub(crate) fn wait(&self, api: &Api, began: Instant, wait: TimeSpan) -> Result<(), ProxmoxError> {
+        match self.ended(api, began + wait.0)? {
+            Waited::Ended(status) => self.judge(api, &status),
+            Waited::Stopped => {
+                self.abort(api);
+                Err(ProxmoxError::interrupted())
+            }
+            Waited::Late => {
+                self.abort(api);
+                Err(ProxmoxError::failed(format!(
+                    "the task {} on node {} did not end within {wait} (wait in [fleet.proxmox]), and was aborted{}",
+                    self.upid,
+                    self.node,
+                    self.said(api)
+                )))
+            }
+        }
+    }
+
+    /// Waits until the task has ended, up to this moment. The task is never aborted: half a deletion is worse than a late one.
+    pub(crate) fn follow(&self, api: &Api, until: Instant) -> Result<(), ProxmoxError> {
+        match self.ended(api, until)? {
+            Waited::Ended(status) => self.judge(api, &status),
+            Waited::Late | Waited::Stopped => Err(ProxmoxError::failed(format!(
+                "the task {} on node {} still runs, and is not waited for any longer{}",
+                self.upid,
+                self.node,
+                self.said(api)
+            ))),
+        }
+    }
+
+    /// Waits for the end of the task. It is an error if the task's status cannot be read several times in a row.
+    fn ended(&self, api: &Api, until: Instant) -> Result<Waited, ProxmoxError> {
         let mut pause = PAUSES.0;
         let mut failures = 0;
         loop {
             match api.get(&self.path("/status"), &[], "to be the task's owner") {
-                Ok(status) if status["status"] == "stopped" => return self.judge(api, &status),
+                Ok(status) if status["status"] == "stopped" => return Ok(Waited::Ended(status)),
                 Ok(_) => failures = 0,
                 Err(error) => {
                     failures += 1;
@@ -67,18 +100,12 @@ impl Task {
                     }
                 }
             }
-            if began.elapsed() >= limit {
-                self.abort(api);
-                return Err(ProxmoxError::failed(format!(
-                    "the task {} on node {} did not end within {limit:?}, and was told to{}",
-                    self.upid,
-                    self.node,
-                    self.said(api)
-                )));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Waited::Late);
             }
-            if api.stop().wait(pause) {
-                self.abort(api);
-                return Err(ProxmoxError::interrupted());
+            if api.stop().wait(pause.min(left)) {
+                return Ok(Waited::Stopped);
             }
             pause = PAUSES.1.min(pause * 3 / 2);
         }
@@ -111,19 +138,43 @@ impl Task {
         }
     }
 
-    /// Tells the task to end, and waits until it has, for a minute at most.
-    pub(crate) fn abort(&self, api: &Api) {
+    /// Aborts the task unless it has ended, and waits for its end, for a minute at most. Returns whether it has ended.
+    pub(crate) fn abort(&self, api: &Api) -> bool {
         let api = api.to_clean();
-        // If it has ended meanwhile, that is as good.
-        let _ = api.delete(&self.path(""), &[], "to be the task's owner");
         let deadline = Instant::now() + ABORT_LIMIT;
-        while Instant::now() < deadline {
+        let mut is_told = false;
+        loop {
             match api.get(&self.path("/status"), &[], "to be the task's owner") {
-                Ok(status) if status["status"] == "running" => drop(api.stop().wait(PAUSES.0 * 2)),
-                _ => return,
+                Ok(status) if status["status"] != "running" => return true,
+                // The node does not know the task any more: it was started again meanwhile.
+                Err(error) if !error.is_passing() => return true,
+                _ => {}
             }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            if !is_told {
+                // If it has ended meanwhile, that is as good.
+                is_told = api.delete(&self.path(""), &[], "to be the task's owner").is_ok();
+            }
+            api.stop().wait(PAUSES.0 * 2);
         }
     }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.upid
+    }
+}
+
+/// What the wait for a task has come to.
+enum Waited {
+    /// It has ended, with this status.
+    Ended(Value),
+    /// The time is over, and it runs.
+    Late,
+    /// A request to stop ended the wait, and it runs.
+    Stopped,
 }
 
 #[cfg(test)]

@@ -58,9 +58,15 @@ impl std::fmt::Display for Fingerprint {
     }
 }
 
-/// What TLS needs, and what it saw of a certificate that it refused.
+/// Which certificates are accepted.
 #[derive(Clone)]
 pub(crate) struct Tls {
+    expected: Arc<Expected>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// What one connection needs, and what it saw of a certificate that it refused.
+pub(crate) struct ConnectionTls {
     pub(crate) config: Arc<ClientConfig>,
     verifier: Arc<Verifier>,
 }
@@ -69,38 +75,38 @@ impl Tls {
     /// For a certificate with this fingerprint, or without one for certificates that this system trusts.
     pub(crate) fn new(pinned: Option<Fingerprint>) -> Result<Tls, ProxmoxError> {
         let provider = Arc::new(ring::default_provider());
-        let expected =
-            match pinned {
-                Some(fingerprint) => Expected::Pinned(fingerprint),
-                None => {
-                    let roots = system_roots();
-                    match roots.is_empty() {
-                        true => Expected::Nothing,
-                        false => Expected::Signed(
-                            WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone())
-                                .build()
-                                .map_err(|e| {
-                                    ProxmoxError::failed(format!("the authorities of this system: {e}"))
-                                })?,
-                        ),
-                    }
-                }
-            };
-        let verifier = Arc::new(Verifier { expected, provider: provider.clone(), refused: Mutex::default() });
-        let config = ClientConfig::builder_with_provider(provider)
+        let failed = |e: rustls::client::VerifierBuilderError| {
+            ProxmoxError::failed(format!("the authorities of this system: {e}"))
+        };
+        let signed = || WebPkiServerVerifier::builder_with_provider(system_roots().into(), provider.clone());
+        let expected = match pinned {
+            Some(fingerprint) => Expected::Pinned(fingerprint),
+            None if system_roots().is_empty() => Expected::Nothing,
+            None => Expected::Signed(signed().build().map_err(failed)?),
+        };
+        Ok(Tls { expected: Arc::new(expected), provider })
+    }
+
+    /// For one connection: what one has refused says nothing of another, and each one checks the certificate.
+    pub(crate) fn connection(&self) -> ConnectionTls {
+        let (expected, provider) = (self.expected.clone(), self.provider.clone());
+        let verifier = Arc::new(Verifier { expected, provider, refused: Mutex::default() });
+        let config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("ring has what TLS 1.3 needs")
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_no_client_auth();
-        Ok(Tls { config: Arc::new(config), verifier })
+        ConnectionTls { config: Arc::new(config), verifier }
     }
+}
 
-    /// Why the certificate was refused last, in words that say what to do; `None` if none was.
+impl ConnectionTls {
+    /// Why the certificate was refused, in words that say what to do; `None` if it was not.
     pub(crate) fn refusal(&self) -> Option<String> {
         let refused = self.verifier.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (found, why) = refused?;
-        let mut words = match self.verifier.expected {
+        let mut words = match &*self.verifier.expected {
             Expected::Pinned(pinned) => {
                 format!("its certificate has the fingerprint {found}, and the study pins {pinned}")
             }
@@ -137,9 +143,9 @@ enum Expected {
 
 #[derive(Debug)]
 struct Verifier {
-    expected: Expected,
+    expected: Arc<Expected>,
     provider: Arc<CryptoProvider>,
-    /// The certificate that was refused last, and why.
+    /// The certificate that was refused, and why.
     refused: Mutex<Option<(Fingerprint, String)>>,
 }
 
@@ -153,7 +159,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let found = Fingerprint::of(end_entity);
-        let verified = match &self.expected {
+        let verified = match &*self.expected {
             // The pin stands for the whole chain, the name and the dates: it is this one certificate.
             Expected::Pinned(pinned) if *pinned == found => Ok(ServerCertVerified::assertion()),
             Expected::Pinned(_) => {

@@ -5,11 +5,29 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::error::ProxmoxError;
 
 /// The environment variable that has the token if the study names no file.
 pub const TOKEN_VARIABLE: &str = "LOADLINE_PROXMOX_TOKEN";
+
+/// What the variable had when [`take_variable`] removed it.
+static TAKEN: OnceLock<String> = OnceLock::new();
+
+/// Removes the variable from the environment of this process, which keeps its value: no program that it starts gets the token.
+///
+/// # Safety
+/// There is no other thread in this process yet.
+pub unsafe fn take_variable() {
+    if let Some(text) = std::env::var_os(TOKEN_VARIABLE) {
+        // It is called once, before all else. What is no text is no token either, and is refused as such.
+        let _ = TAKEN.set(text.to_string_lossy().into_owned());
+        // SAFETY: no other thread reads or changes the environment meanwhile, since there is none: the caller guarantees it.
+        unsafe { std::env::remove_var(TOKEN_VARIABLE) };
+    }
+}
+
 /// A token beyond this is something else, bytes.
 const LONGEST: u64 = 512;
 const FORM: &str = "USER@REALM!TOKENID=UUID, as 'pveum user token add' prints the two parts";
@@ -29,9 +47,9 @@ impl Token {
     pub fn find(file: Option<&Path>) -> Result<Token, ProxmoxError> {
         match file {
             Some(path) => Token::read(path),
-            None => match std::env::var(TOKEN_VARIABLE) {
-                Ok(text) => Token::parse(&text, TOKEN_VARIABLE),
-                Err(_) => Err(ProxmoxError::usage(format!(
+            None => match TAKEN.get() {
+                Some(text) => Token::parse(text, TOKEN_VARIABLE),
+                None => Err(ProxmoxError::usage(format!(
                     "[fleet.proxmox] needs a token of the API: name a file that has it (token_file), or set {TOKEN_VARIABLE}. It has the \
                      form {FORM}"
                 ))),

@@ -1,5 +1,5 @@
-//! Ctrl-C: the first one stops what runs, in order; the second one ends the program at once, and leaves none of the
-//! files behind that it made.
+//! Ctrl-C: the first one stops what runs, in order; the second one ends the program at once, leaves none of the files behind
+//! that it made, and names the machines that it leaves in a cluster.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 
 use loadline_base::limits::STACK;
+use loadline_proxmox::machines_present;
 use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
@@ -31,6 +32,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
     let waits = move || {
         while let Ok(signal) = signals.wait() {
             if set.swap(true, Ordering::Relaxed) {
+                name_machines();
                 made::remove_for_good();
                 Exit::Interrupted.end();
             }
@@ -46,6 +48,17 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
         let _ = signals.thread_unblock();
     }
     stop
+}
+
+/// Names the machines that runs of this process leave in a cluster.
+fn name_machines() {
+    for (run, machines) in machines_present() {
+        let machines: Vec<String> = machines.iter().map(ToString::to_string).collect();
+        eprint_line!(
+            "loadline: run {run} leaves VM {} in Proxmox VE: 'loadline fleet clean STUDY.toml' deletes what is left, and so does the next run",
+            machines.join(", ")
+        );
+    }
 }
 
 /// Whether a signal is ignored, as `nohup` has it: waiting for it would catch it all the same.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use loadline_guest::MachineOrder;
 use loadline_load::Target;
 use loadline_proxmox::{
-    Api, ErrorKind, MachinePlan, Provisioner, Proxmox, ProxmoxError, ReachedMachine, ReadyMachine, Record,
-    Stop, clean,
+    Api, ErrorKind, MachinePlan, Provisioner, Proxmox, ProxmoxError, REMOVAL_LIMIT, ReachedMachine,
+    ReadyMachine, Record, Stop, clean,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -31,8 +31,8 @@ use crate::identity::{WorkerId, WorkerInfo};
 use crate::node::NodeSpec;
 use crate::token::random_token;
 
-/// How long the end of the fleet may take: all machines are stopped and deleted in it.
-const END_LIMIT: Duration = Duration::from_secs(600);
+/// How long the end of the fleet may take: calls and clones that go on are ended, and all machines are stopped and deleted.
+const END_LIMIT: Duration = Duration::from_secs(300).saturating_add(REMOVAL_LIMIT);
 /// The most machines of a fleet.
 const MOST_MACHINES: u32 = 1024;
 
@@ -228,10 +228,7 @@ fn make(
     };
     let cluster: &Proxmox = &fleet.cluster;
     let api = Api::new(cluster, stop)?;
-    let cleaned = clean(&api, cluster, None)?;
-    for (run, machines) in &cleaned.deleted {
-        tell(format!("deleted {} machine(s) that run {run} had left in Proxmox VE", machines.len()));
-    }
+    let cleaned = clean(&api, cluster, None, &tell)?;
     cleaned.left.iter().for_each(|left| tell(left.clone()));
     let plan = MachinePlan::of(&api, cluster, fleet.count(), fleet.disks_per_machine())?;
     tell(format!("making machines: {}", plan.summary()));
@@ -281,14 +278,14 @@ impl Launcher for ProxmoxLauncher {
             FleetError::failed("the thread that makes machines has died: this is a bug of Loadline")
         })??;
         let mut failures = Vec::new();
-        let (mut nodes, mut started) = (Vec::new(), BTreeMap::new());
+        let (mut nodes, mut took) = (Vec::new(), BTreeMap::new());
         let record =
             self.machines.get().map(|machines| (machines.record().key(), machines.record().known_hosts()));
         let (key, known_hosts) = record.unwrap_or_default();
         for (name, machine) in self.fleet.names.iter().zip(made.machines) {
             match machine {
                 Ok(machine) => {
-                    started.insert(name.clone(), machine.started);
+                    took.insert(name.clone(), machine.took);
                     nodes.push(NodeSpec {
                         ssh: Some(format!("{}@{}", self.fleet.cluster.user, machine.address)),
                         ssh_key: Some(key.clone()),
@@ -311,7 +308,7 @@ impl Launcher for ProxmoxLauncher {
         }
         let hosts =
             SshHosts { nodes, workers_per_node: self.fleet.workers_per_node, direct: self.fleet.direct };
-        let made = MadeHosts { known_hosts, what: made.what, started };
+        let made = MadeHosts { known_hosts, what: made.what, took };
         let hosts = self.hosts.insert(Box::new(SshLauncher::of_made(hosts, made)));
         let mut workers = hosts.prepare(context).await?;
         for node in self.missing.keys() {
@@ -365,7 +362,8 @@ impl Launcher for ProxmoxLauncher {
         });
         for left in removed.await.unwrap_or_default() {
             if let Some(notices) = &self.notices {
-                let _ = notices.try_send(left);
+                // They are shown meanwhile, so that there is room for each.
+                let _ = notices.send(left).await;
             }
         }
     }

@@ -166,7 +166,7 @@ impl SshHosts {
     }
 }
 
-/// Hosts that another launcher has made: how they are known, and when their start was asked for.
+/// Hosts that another launcher has made: how they are known, and how long each took from the request to start it until SSH reached it.
 #[derive(Debug, Clone)]
 pub(super) struct MadeHosts {
     /// The file with the keys of their SSH servers, as `known_hosts`.
@@ -174,7 +174,7 @@ pub(super) struct MadeHosts {
     /// What runs them, in words.
     pub(super) what: String,
     /// By the names of their nodes.
-    pub(super) started: BTreeMap<String, std::time::Instant>,
+    pub(super) took: BTreeMap<String, Duration>,
 }
 
 /// Starts workers by the agents of their hosts, and owns the connections.
@@ -221,7 +221,7 @@ impl Launcher for SshLauncher {
                 started: self
                     .made
                     .as_ref()
-                    .and_then(|made| Some((made.what.clone(), *made.started.get(&node.name)?))),
+                    .and_then(|made| Some((made.what.clone(), *made.took.get(&node.name)?))),
             };
             let known_hosts = self.made.as_ref().map(|made| made.known_hosts.clone());
             let address = HostAddress { known_hosts, ..SshHosts::address(node) };

@@ -6,7 +6,7 @@ use loadline_proxmox::{Api, Cleaned, Stop, clean};
 use loadline_study::{StudyError, read};
 use serde_json::json;
 
-use crate::output::{print_error, print_line};
+use crate::output::{eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 
 /// Delete the machines that runs have left in the cluster of a study.
@@ -47,8 +47,9 @@ fn cleaned(args: &CleanArgs) -> Result<Cleaned, StudyError> {
             args.study.display()
         ))
     })?;
+    let tell = |text: String| eprint_line!("{text}");
     let cleaned =
-        Api::new(&cluster, Stop::default()).and_then(|api| clean(&api, &cluster, args.run.as_deref()));
+        Api::new(&cluster, Stop::default()).and_then(|api| clean(&api, &cluster, args.run.as_deref(), &tell));
     // By way of the fleet, whose errors have the same kinds.
     cleaned.map_err(|error| loadline_fleet::FleetError::from(error).into())
 }

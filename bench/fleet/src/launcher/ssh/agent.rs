@@ -23,7 +23,6 @@ use crate::launcher::local::LocalLauncher;
 use crate::launcher::{LaunchContext, Launcher, LocalProcesses};
 use crate::node::NodeSpec;
 use crate::orders::{KeeperAnswer, Migration};
-use crate::started::StartedMachine;
 
 /// How often it is checked whether a worker has ended.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -134,7 +133,7 @@ impl<'a> Agent<'a> {
                     log_dir: None,
                     host_ip: ssh_connection(2).filter(|_| controller.ip().is_loopback()),
                     goes_on_without: false,
-                    machine: machine.map(|machine| StartedMachine::received(*machine)),
+                    machine: machine.map(|machine| *machine),
                     notices: mpsc::channel(1).0,
                 };
                 let launcher = self.launcher.insert(LocalLauncher::new(&fleet));

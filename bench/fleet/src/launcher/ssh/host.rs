@@ -40,8 +40,8 @@ pub(crate) struct Begin {
     /// Whether workers dial the controller's own address, and not a forwarded port of their host.
     pub(crate) direct: bool,
     pub(crate) token: Arc<str>,
-    /// What runs the virtual machine that the host is, and when its start was asked for, until its agent knows.
-    pub(crate) started: Option<(String, std::time::Instant)>,
+    /// What runs the virtual machine that the host is, and how long it took until SSH reached it, until its agent knows.
+    pub(crate) started: Option<(String, Duration)>,
 }
 
 /// A request to the task.
@@ -244,6 +244,7 @@ impl HostTask {
     }
 
     async fn connect_anew(&mut self) -> Result<(), FleetError> {
+        let begun = Instant::now();
         let forward = self.begin.as_ref().filter(|begin| !begin.direct).map(|begin| begin.controller);
         let mut session = Session::open(&self.address, &self.programs, forward).await?;
         let Some(begin) = self.begin.clone() else {
@@ -264,7 +265,8 @@ impl HostTask {
         };
         let Begin { node, workers, token, started, .. } = begin;
         self.session = Some(session);
-        let machine = started.map(|(what, started)| Box::new(StartedMachine::since(&what, started)));
+        let machine =
+            started.map(|(what, took)| Box::new(StartedMachine::new(&what, took + begun.elapsed())));
         let message =
             ToAgent::Begin { node: Box::new(node), workers, controller, token: token.to_string(), machine };
         let answer = match self.send(&message).await {

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -66,16 +66,19 @@ impl HostAddress {
     /// The options of `ssh` for each connection to it.
     pub(crate) fn options(&self) -> Vec<OsString> {
         let mut all: Vec<OsString> = Vec::new();
-        if let Some(key) = &self.key {
-            all.extend(["-i".into(), key.clone().into_os_string()]);
-        }
         let option = |text: &str| ["-o".into(), OsString::from(text)];
+        match (&self.key, &self.known_hosts) {
+            (Some(key), Some(_)) => all.extend(option(&format!("IdentityFile={}", literal(key)))),
+            // Of a study: ssh may expand it.
+            (Some(key), None) => all.extend(["-i".into(), key.clone().into_os_string()]),
+            (None, _) => {}
+        }
         all.extend(OPTIONS.iter().flat_map(|text| option(text)));
         if let Some(file) = &self.known_hosts {
             let strict =
                 ["StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null", "IdentitiesOnly=yes"];
             all.extend(strict.iter().flat_map(|text| option(text)));
-            all.extend(option(&format!("UserKnownHostsFile={}", file.display())));
+            all.extend(option(&format!("UserKnownHostsFile={}", literal(file))));
         }
         all
     }
@@ -83,6 +86,12 @@ impl HostAddress {
     fn says(&self, why: impl std::fmt::Display) -> String {
         format!("host {} ({}): {why}", self.node, self.destination)
     }
+}
+
+/// A path as an option of `ssh` takes it: as one word, also with blanks, and with nothing in it that is expanded, such as `%h`.
+fn literal(path: &Path) -> String {
+    let path = path.display().to_string().replace('%', "%%");
+    format!("\"{}\"", path.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// What the agent said of its host.
