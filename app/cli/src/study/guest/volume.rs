@@ -56,7 +56,7 @@ pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) 
     } else {
         // The process is there first: whenever this one is killed, the volume is detached.
         detaches = Some(start_detaching(api, name)?);
-        let order = Attach { node: node.map(str::to_owned), when_started: false };
+        let order = Attach { node: node.map(str::to_owned), when_started: false, key: None };
         let done: Use = api.post(&format!("/v1/volumes/{}/attach", escaped(name)), order)?;
         owner = Some(done.node);
     }
@@ -176,7 +176,7 @@ pub(super) fn detach(args: DetachArgs) -> Exit {
         let mut why = String::new();
         for api in &apis {
             let path = format!("/v1/volumes/{}/detach", escaped(&name));
-            match api.post::<_, ()>(&path, Detach { force: false }) {
+            match api.post::<_, ()>(&path, Detach { force: false, key: None }) {
                 Ok(()) => return Exit::Done,
                 Err(failed) => why = failed.message().to_owned(),
             }
