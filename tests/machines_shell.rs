@@ -283,6 +283,59 @@ fn a_volume_is_attached_for_its_machine_only_and_a_second_writer_is_refused() {
     eventually("nothing waits to detach it", LIMIT, || place.processes("detach-afterwards").is_empty());
 }
 
+#[test]
+fn what_a_session_leaves_mounted_and_in_use_is_unmounted() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let script = "mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt && mkdir /mnt/t /mnt/dev && mount -t tmpfs t /mnt/t && \
+                  mount --bind /dev /mnt/dev && (sleep 1000 > /mnt/open & dd if=/dev/zero of=/mnt/big bs=1M count=20 2>/dev/null)";
+    let said = place.on(&disk, &["--", "sh", "-c", script]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    // Its journal is empty.
+    let said = place.on(&disk, &["--check", "--read-only"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let said =
+        place.on(&disk, &["--", "sh", "-c", "dumpe2fs -h /dev/vda 2>/dev/null | grep -c needs_recovery"]);
+    assert_eq!(said.out, "0\n", "{}", said.err);
+}
+
+#[test]
+fn a_first_partition_is_checked_and_not_what_is_left_of_an_older_file_system() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let made = |device: &str| {
+        let said = place.on(&disk, &["--", "mkfs.ext4", "-q", "-F", device]);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    };
+    made("/dev/vda");
+    let said = place.on(&disk, &["--check"]);
+    assert!(
+        said.out.starts_with(&format!("{}: the ext4 file system is clean", disk.display())),
+        "{}",
+        said.out
+    );
+    // A partition of Linux from 1 MiB on, of 62 MiB.
+    let mut table = [0; 66];
+    table[4] = 0x83;
+    table[8..12].copy_from_slice(&2048u32.to_le_bytes());
+    table[12..16].copy_from_slice(&(62u32 << 11).to_le_bytes());
+    table[64..].copy_from_slice(&[0x55, 0xaa]);
+    File::options().write(true).open(&disk).unwrap().write_all_at(&table, 446).unwrap();
+    made("/dev/vda1");
+    let said = place.on(&disk, &["--check"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(said.out.contains(", partition 1: the ext4 file system is clean"), "{}", said.out);
+    assert!(
+        said.out.contains("The whole disk begins with the superblock of an ext4 file system"),
+        "{}",
+        said.out
+    );
+    let report = place.on(&disk, &["--check", "--json"]).json();
+    assert_eq!((&report["partition"], &report["not_checked"]), (&1.into(), &"ext4".into()), "{report}");
+}
+
 /// A disk of so many MiB, on which a machine has made a file system and then, without the kernel, a mistake.
 fn with_mistake(place: &Place, kind: &str, mib: u64, mistake: &str) -> PathBuf {
     let disk = place.path(kind);
