@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nodes::Cluster;
+use nodes::client::Nbd;
 use support::{Said, eventually, finish, folder, signal};
 
 /// How long a machine may take for what is asked of it, on a busy host without hardware virtualisation.
@@ -76,7 +77,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = [self.machines(), self.processes("detach-afterwards")].concat();
+        let left = [self.machines(), self.processes("hold-attachment")].concat();
         if !std::thread::panicking() {
             assert!(left.is_empty(), "processes are left: {left:?}");
         }
@@ -280,7 +281,74 @@ fn a_volume_is_attached_for_its_machine_only_and_a_second_writer_is_refused() {
     running.kill();
     eventually("no machine is left", LIMIT, || place.machines().is_empty());
     eventually("the volume is detached", LIMIT, is_detached);
-    eventually("nothing waits to detach it", LIMIT, || place.processes("detach-afterwards").is_empty());
+    eventually("nothing waits to detach it", LIMIT, || place.processes("hold-attachment").is_empty());
+}
+
+#[test]
+fn a_session_ends_its_own_attachment_whenever_it_is_killed_and_no_other() {
+    let place = Place::new();
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "1"]);
+    let session =
+        || place.prepared(cluster.command(&["guest", "shell", "d", "--", "sh", "-c", "echo BEGUN; read x"]));
+    let is_detached = || cluster.loadline(&["volume", "show", "d"]).contains("attached  -");
+    let nothing_waits = || place.processes("hold-attachment").is_empty();
+    // Another attach was ordered while the session went on.
+    let mut running = Running::start(session());
+    running.wait_for("BEGUN", 1);
+    assert!(!is_detached());
+    cluster.loadline(&["volume", "attach", "d"]);
+    running.input.write_all(b"x\n").unwrap();
+    eventually("the session ends", LIMIT, || running.child.try_wait().unwrap().is_some());
+    eventually("nothing waits to detach it", LIMIT, nothing_waits);
+    assert!(!is_detached(), "it is attached by another order");
+    cluster.loadline(&["volume", "detach", "d"]);
+    for after in [0, 10, 20, 40, 80, 150, 300, 600, 1200] {
+        let mut running = Running::start(session());
+        std::thread::sleep(Duration::from_millis(after));
+        running.kill();
+        eventually("no machine is left", LIMIT, || place.machines().is_empty());
+        eventually("nothing waits to detach it", LIMIT, nothing_waits);
+        assert!(is_detached(), "killed after {after} ms");
+    }
+}
+
+#[test]
+fn a_volume_whose_client_may_connect_again_is_waited_for_and_refused_when_it_does() {
+    let place = Place::new();
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "d"]);
+    let address = cluster.addresses()[0];
+    let session = || place.prepared(cluster.command(&["guest", "shell", "d", "--", "true"]));
+    let said = || finish(session().spawn().unwrap(), LIMIT);
+    // After one that has announced its end, and after another machine, nothing is waited for.
+    Nbd::connect(address, "d").unwrap().leave();
+    for _ in 0..2 {
+        let said = said();
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        assert!(!said.err.contains("may connect again"), "{}", said.err);
+    }
+    let mut lost = Nbd::connect(address, "d").unwrap();
+    lost.read(0).unwrap();
+    drop(lost);
+    // The node notices that.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut child = session().spawn().unwrap();
+    let mut words = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    words.read_line(&mut line).unwrap();
+    assert!(line.contains("may connect again: waiting"), "{line}");
+    let back = Nbd::connect(address, "d").unwrap();
+    line.clear();
+    words.read_line(&mut line).unwrap();
+    assert!(line.contains("d is in use") && line.contains("--read-only"), "{line}");
+    assert_eq!(finish(child, LIMIT).code, Some(2));
+    back.leave();
+    let begun = Instant::now();
+    let said = said();
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(begun.elapsed() > Duration::from_secs(15), "{:?}: {}", begun.elapsed(), said.err);
 }
 
 #[test]

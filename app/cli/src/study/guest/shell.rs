@@ -96,7 +96,7 @@ fn session(args: &Args, stop: &Arc<AtomicBool>) -> Result<Exit, Failed> {
         ));
     }
     let parts = parts(args)?;
-    let mut source = source(args)?;
+    let mut source = source(args, stop)?;
     let result = in_machine(args, &parts, &source, stop);
     // The machine has ended; what it had is given back.
     if let Source::Volume(_, attached) = &mut source
@@ -133,15 +133,15 @@ fn parts(args: &Args) -> Result<Parts, Failed> {
     Ok(Parts { files, image, acceleration, machine })
 }
 
-fn source(args: &Args) -> Result<Source, Failed> {
+fn source(args: &Args, stop: &AtomicBool) -> Result<Source, Failed> {
     let writable = !args.read_only;
     if !args.disk.contains(['/', ':']) {
-        let attached = volume::attach(&args.api, &args.disk, args.node.as_deref(), writable);
+        let attached = volume::attach(&args.api, &args.disk, args.node.as_deref(), writable, stop);
         let attached = attached.map_err(|why| match Path::new(&args.disk).exists() {
             true => why.with(&format!("; for the file, give ./{}", args.disk)),
             false => why,
         })?;
-        volume::announce(&args.disk, &attached);
+        attached.announce(&args.disk);
         return Ok(Source::Volume(args.disk.clone(), attached));
     }
     if let Some(node) = &args.node {
@@ -191,10 +191,10 @@ fn in_machine(args: &Args, parts: &Parts, source: &Source, stop: &Arc<AtomicBool
             MachineDisk::Nbd { server: NbdServer::Relay(relay.name), export: name.clone() }
         }
     };
-    if let (Source::Volume(name, attached), true) = (source, writable) {
-        attached.refuse_in_use(&args.api, name)?;
-    }
     machine.attach(&disk, writable).map_err(of_guest)?;
+    if let (Source::Volume(name, attached), true) = (source, writable) {
+        attached.refuse_second(&args.api, name)?;
+    }
     if is_terminal {
         eprint_line!(
             "it has booted in {:.1} s. {} is /dev/vda{}; 'exit' ends the machine, and so does Ctrl-]",
