@@ -305,7 +305,8 @@ pub struct VolumeState {
     pub clients: usize,
     /// Of these, those that reach the volume at this node only: by memory that they share with it.
     pub bound: usize,
-    /// How long ago a client was lost last that may come back, nanoseconds: see [`VolumeHost::lost`](super::volume_host::VolumeHost::lost).
+    /// How long ago a client was lost last that may come back, or for how long the volume is served here, if clients of the owner before may
+    /// come back: nanoseconds.
     pub lost_ns: Option<u64>,
     /// Requests that are not answered.
     pub unanswered: usize,
