@@ -107,3 +107,51 @@ fn the_api_is_as_it_is_described() {
         assert!(fault["message"].is_string() && fault["kind"].is_string(), "{method} {path}: {answer}");
     }
 }
+
+/// An attachment for a while ends by its key, and no other does.
+#[test]
+fn an_attachment_with_a_key_is_of_a_volume_that_is_not_attached_and_only_its_key_ends_it() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "2"]);
+    let post = |what: &str, body: &str| cluster.request(2, "POST", &format!("/v1/volumes/disk/{what}"), body);
+    // Node 2 names the node that does it.
+    let at_owner = |what: &str, body: &str| {
+        let (status, answer) = post(what, body);
+        if status != 421 {
+            return (status, answer);
+        }
+        cluster.request(1, "POST", &format!("/v1/volumes/disk/{what}"), body)
+    };
+    let shown = || {
+        let volume: serde_json::Value =
+            serde_json::from_str(&cluster.http(2, "/v1/volumes/disk")).expect("it is JSON");
+        (volume["attached"].clone(), volume["attach_key"].clone())
+    };
+    let (none, of_1) = (serde_json::Value::Null, serde_json::Value::from("node-1"));
+    for bad in [r#"{"key":""}"#, r#"{"key":"a b"}"#, r#"{"key":"a","when_started":true}"#] {
+        let (status, answer) = at_owner("attach", bad);
+        assert_eq!((status, answer.contains("key")), (400, true), "{answer}");
+    }
+    assert_eq!(shown(), (none.clone(), none.clone()));
+    let (status, answer) = at_owner("attach", r#"{"node":"node-1","key":"k-1"}"#);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(shown(), (of_1.clone(), "k-1".into()));
+    // Another one does not get it, and does not end it.
+    let (status, answer) = at_owner("attach", r#"{"node":"node-1","key":"k-2"}"#);
+    assert_eq!((status, answer.contains("attached already")), (409, true), "{answer}");
+    assert_eq!(at_owner("detach", r#"{"key":"k-2"}"#).0, 200);
+    assert_eq!(shown(), (of_1.clone(), "k-1".into()));
+    assert_eq!(at_owner("detach", r#"{"key":"k-1"}"#).0, 200);
+    assert_eq!(shown(), (none.clone(), none.clone()));
+    // After another attach it is another attachment.
+    assert_eq!(at_owner("attach", r#"{"node":"node-1","key":"k-1"}"#).0, 200);
+    assert_eq!(at_owner("attach", r#"{"node":"node-1"}"#).0, 200);
+    assert_eq!(shown(), (of_1.clone(), none.clone()));
+    assert_eq!(at_owner("detach", r#"{"key":"k-1"}"#).0, 200);
+    assert_eq!(shown(), (of_1, none.clone()));
+    // An order without a key ends every attachment.
+    assert_eq!(at_owner("detach", "{}").0, 200);
+    assert_eq!(at_owner("attach", r#"{"node":"node-1","key":"k-1"}"#).0, 200);
+    assert_eq!(at_owner("detach", "{}").0, 200);
+    assert_eq!(shown(), (none.clone(), none));
+}

@@ -106,3 +106,53 @@ fn a_follower_sees_a_resync_and_goes_on_from_the_last_line_of_the_log_that_it_ha
         assert!(begun.elapsed() < LIMIT, "it ends");
     }
 }
+
+#[test]
+fn a_client_that_may_come_back_is_reported_and_one_that_has_announced_its_end_is_not() {
+    let mut cluster = Cluster::start(3);
+    let addresses = cluster.addresses();
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "2"]);
+    let attach = || cluster.loadline(&["volume", "attach", "disk", "--node", "node-1"]);
+    attach();
+    let mut follower = Follower::connect(addresses[0], None);
+    let mut wait_for = |clients: usize, is_lost: bool| {
+        let is_so = |sample: &Sample| {
+            let of = sample.volumes.iter().find(|of| of.name == "disk");
+            of.is_some_and(|of| of.clients == clients && of.lost_client_ms.is_some() == is_lost)
+        };
+        let samples = follower.until(LIMIT, is_so);
+        let last = samples.last().and_then(|sample| sample.volumes.first()).expect("the volume");
+        assert!(last.lost_client_ms.is_none_or(|ms| ms < 5000), "{last:?}");
+    };
+    wait_for(0, false);
+    let client = Nbd::connect(addresses[0], "disk").expect("it is served");
+    wait_for(1, false);
+    client.leave();
+    wait_for(0, false);
+    // By way of another node.
+    let client = Nbd::connect(addresses[1], "disk").expect("it is served");
+    wait_for(1, false);
+    drop(client);
+    wait_for(0, true);
+    // No client comes back to a volume that was detached.
+    cluster.loadline(&["volume", "detach", "disk"]);
+    attach();
+    wait_for(0, false);
+    let client = Nbd::connect(addresses[0], "disk").expect("it is served");
+    wait_for(1, false);
+    // An attach disconnects it, and it may connect again.
+    attach();
+    wait_for(0, true);
+    drop(client);
+    // A client of an owner that is gone may connect to the next one.
+    cluster.loadline(&["volume", "detach", "disk"]);
+    attach();
+    wait_for(0, false);
+    cluster.kill(1);
+    let begun = Instant::now();
+    while cluster.owner("disk") == 1 {
+        assert!(begun.elapsed() < LIMIT, "another node takes it over");
+    }
+    let mut follower = Follower::connect(addresses[usize::from(cluster.owner("disk")) - 1], None);
+    follower.until(LIMIT, |sample| sample.volumes.iter().any(|of| of.lost_client_ms.is_some()));
+}

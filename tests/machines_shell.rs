@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nodes::Cluster;
+use nodes::client::Nbd;
 use support::{Said, eventually, finish, folder, signal};
 
 /// How long a machine may take for what is asked of it, on a busy host without hardware virtualisation.
@@ -76,7 +77,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = [self.machines(), self.processes("detach-afterwards")].concat();
+        let left = [self.machines(), self.processes("hold-attachment")].concat();
         if !std::thread::panicking() {
             assert!(left.is_empty(), "processes are left: {left:?}");
         }
@@ -280,7 +281,127 @@ fn a_volume_is_attached_for_its_machine_only_and_a_second_writer_is_refused() {
     running.kill();
     eventually("no machine is left", LIMIT, || place.machines().is_empty());
     eventually("the volume is detached", LIMIT, is_detached);
-    eventually("nothing waits to detach it", LIMIT, || place.processes("detach-afterwards").is_empty());
+    eventually("nothing waits to detach it", LIMIT, || place.processes("hold-attachment").is_empty());
+}
+
+#[test]
+fn a_session_ends_its_own_attachment_whenever_it_is_killed_and_no_other() {
+    let place = Place::new();
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "1"]);
+    let session =
+        || place.prepared(cluster.command(&["guest", "shell", "d", "--", "sh", "-c", "echo BEGUN; read x"]));
+    let is_detached = || cluster.loadline(&["volume", "show", "d"]).contains("attached  -");
+    let nothing_waits = || place.processes("hold-attachment").is_empty();
+    // Another attach was ordered while the session went on.
+    let mut running = Running::start(session());
+    running.wait_for("BEGUN", 1);
+    assert!(!is_detached());
+    cluster.loadline(&["volume", "attach", "d"]);
+    running.input.write_all(b"x\n").unwrap();
+    eventually("the session ends", LIMIT, || running.child.try_wait().unwrap().is_some());
+    eventually("nothing waits to detach it", LIMIT, nothing_waits);
+    assert!(!is_detached(), "it is attached by another order");
+    cluster.loadline(&["volume", "detach", "d"]);
+    for after in [0, 10, 20, 40, 80, 150, 300, 600, 1200] {
+        let mut running = Running::start(session());
+        std::thread::sleep(Duration::from_millis(after));
+        running.kill();
+        eventually("no machine is left", LIMIT, || place.machines().is_empty());
+        eventually("nothing waits to detach it", LIMIT, nothing_waits);
+        assert!(is_detached(), "killed after {after} ms");
+    }
+}
+
+#[test]
+fn a_volume_whose_client_may_connect_again_is_waited_for_and_refused_when_it_does() {
+    let place = Place::new();
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "d", "--size", "64MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "d"]);
+    let address = cluster.addresses()[0];
+    let session = || place.prepared(cluster.command(&["guest", "shell", "d", "--", "true"]));
+    let said = || finish(session().spawn().unwrap(), LIMIT);
+    // After one that has announced its end, and after another machine, nothing is waited for.
+    Nbd::connect(address, "d").unwrap().leave();
+    for _ in 0..2 {
+        let said = said();
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        assert!(!said.err.contains("may connect again"), "{}", said.err);
+    }
+    let mut lost = Nbd::connect(address, "d").unwrap();
+    lost.read(0).unwrap();
+    drop(lost);
+    // The node notices that.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut child = session().spawn().unwrap();
+    let mut words = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    words.read_line(&mut line).unwrap();
+    assert!(line.contains("may connect again: waiting"), "{line}");
+    let back = Nbd::connect(address, "d").unwrap();
+    line.clear();
+    words.read_line(&mut line).unwrap();
+    assert!(line.contains("d is in use") && line.contains("--read-only"), "{line}");
+    assert_eq!(finish(child, LIMIT).code, Some(2));
+    back.leave();
+    let begun = Instant::now();
+    let said = said();
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(begun.elapsed() > Duration::from_secs(15), "{:?}: {}", begun.elapsed(), said.err);
+}
+
+#[test]
+fn what_a_session_leaves_mounted_and_in_use_is_unmounted() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let script = "mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt && mkdir /mnt/t /mnt/dev && mount -t tmpfs t /mnt/t && \
+                  mount --bind /dev /mnt/dev && (sleep 1000 > /mnt/open & dd if=/dev/zero of=/mnt/big bs=1M count=20 2>/dev/null)";
+    let said = place.on(&disk, &["--", "sh", "-c", script]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    // Its journal is empty.
+    let said = place.on(&disk, &["--check", "--read-only"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let said =
+        place.on(&disk, &["--", "sh", "-c", "dumpe2fs -h /dev/vda 2>/dev/null | grep -c needs_recovery"]);
+    assert_eq!(said.out, "0\n", "{}", said.err);
+}
+
+#[test]
+fn a_first_partition_is_checked_and_not_what_is_left_of_an_older_file_system() {
+    let place = Place::new();
+    let disk = place.path("disk");
+    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let made = |device: &str| {
+        let said = place.on(&disk, &["--", "mkfs.ext4", "-q", "-F", device]);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    };
+    made("/dev/vda");
+    let said = place.on(&disk, &["--check"]);
+    assert!(
+        said.out.starts_with(&format!("{}: the ext4 file system is clean", disk.display())),
+        "{}",
+        said.out
+    );
+    // A partition of Linux from 1 MiB on, of 62 MiB.
+    let mut table = [0; 66];
+    table[4] = 0x83;
+    table[8..12].copy_from_slice(&2048u32.to_le_bytes());
+    table[12..16].copy_from_slice(&(62u32 << 11).to_le_bytes());
+    table[64..].copy_from_slice(&[0x55, 0xaa]);
+    File::options().write(true).open(&disk).unwrap().write_all_at(&table, 446).unwrap();
+    made("/dev/vda1");
+    let said = place.on(&disk, &["--check"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(said.out.contains(", partition 1: the ext4 file system is clean"), "{}", said.out);
+    assert!(
+        said.out.contains("The whole disk begins with the superblock of an ext4 file system"),
+        "{}",
+        said.out
+    );
+    let report = place.on(&disk, &["--check", "--json"]).json();
+    assert_eq!((&report["partition"], &report["not_checked"]), (&1.into(), &"ext4".into()), "{report}");
 }
 
 /// A disk of so many MiB, on which a machine has made a file system and then, without the kernel, a mistake.

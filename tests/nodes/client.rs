@@ -100,6 +100,12 @@ impl Nbd {
         self.0.write_all(&[&request.encode()[..], &[byte; BLOCK]].concat()).expect("it has room");
     }
 
+    /// Announces its end.
+    pub(crate) fn leave(mut self) {
+        let request = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, length: 0 };
+        self.0.write_all(&request.encode()).expect("it has room");
+    }
+
     /// How long an answer may take.
     pub(crate) fn wait_for(&self, limit: Duration) {
         self.0.set_read_timeout(Some(limit)).expect("it may be so long");

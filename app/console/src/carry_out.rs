@@ -159,10 +159,13 @@ fn request(action: &Action) -> (&'static str, String, Value) {
         Action::MoveVolume(to) => {
             post(of(&to.volume, "/move"), json!(Move { from: to.from.clone(), to: to.to.clone() }))
         }
-        Action::AttachVolume(to) => {
-            post(of(&to.volume, "/attach"), json!(Attach { node: to.node.clone(), when_started: false }))
+        Action::AttachVolume(to) => post(
+            of(&to.volume, "/attach"),
+            json!(Attach { node: to.node.clone(), when_started: false, key: None }),
+        ),
+        Action::DetachVolume(from) => {
+            post(of(&from.volume, "/detach"), json!(Detach { force: from.force, key: None }))
         }
-        Action::DetachVolume(from) => post(of(&from.volume, "/detach"), json!(Detach { force: from.force })),
         Action::DeleteVolume(gone) => ("DELETE", of(&gone.volume, ""), Value::Null),
         Action::ScrubVolume(whole) => post(of(&whole.volume, "/scrub"), Value::Null),
         Action::MaintainNode(MaintainNode { node, stop, force }) => post(

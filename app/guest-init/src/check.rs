@@ -10,14 +10,20 @@ use std::time::{Duration, Instant};
 use loadline_guest::control::Ended;
 use loadline_guest::session::{CheckReport, Checked, DISK};
 use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 
+use crate::partitions;
 use crate::program::program;
+use crate::unmount::unmount;
 
 /// Bytes at the start of a disk in which file systems name themselves.
 const START: usize = 68 << 10;
 /// How long the kernel may take to find the partitions of a disk that has some.
 const PARTITIONS: Duration = Duration::from_secs(5);
+/// Where a file system is mounted once.
+const MOUNTED: &str = "/mnt";
+/// How long a file system may be in use after it was mounted.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
 /// Where the image has the tools of the host.
 const TOOLS: &str = "/usr/sbin";
 /// Bytes of what the kernel and a tool said that are reported.
@@ -74,7 +80,7 @@ impl Kind {
 pub(crate) fn run(writable: bool) -> Ended {
     let report = match find() {
         Err(why) => CheckReport::Refused(why),
-        Ok((partition, kind)) => check(partition, kind, writable),
+        Ok(found) => check(&found, writable),
     };
     let code = match &report {
         CheckReport::Checked(checked) if checked.clean => 0,
@@ -89,35 +95,46 @@ fn device(partition: Option<u32>) -> String {
     partition.map_or(format!("/dev/{DISK}"), |number| format!("/dev/{DISK}{number}"))
 }
 
-/// The file system of the disk or of its first partition. The error is for people.
-fn find() -> Result<(Option<u32>, Kind), String> {
+/// A file system that was found.
+struct Found {
+    /// `None`: the whole disk.
+    partition: Option<u32>,
+    kind: Kind,
+    /// What is at the start of the whole disk beside it.
+    not_checked: Option<Kind>,
+}
+
+/// The file system of the first partition, or of the whole disk if there is none. Programs that make a file system on the whole disk clear
+/// its table of partitions, and those that make a table leave what follows it. So the table is newer. The error is for people.
+fn find() -> Result<Found, String> {
     let whole = start_of(&device(None))?;
-    match recognise(&whole) {
-        Ok(kind) => return Ok((None, kind)),
-        Err(Some(other)) => return Err(unknown("the disk", other)),
-        Err(None) => {}
-    }
-    // The signature of a table of partitions.
-    if whole.get(510..512) != Some(&[0x55, 0xaa]) {
-        return Err("the disk has no file system that is known, and no partitions: make one with 'mkfs.ext4 /dev/vda' or 'mkfs.xfs \
-                    /dev/vda' in the machine's shell"
-            .into());
-    }
-    let first = device(Some(1));
-    let limit = Instant::now() + PARTITIONS;
-    while !Path::new(&first).exists() {
-        if Instant::now() > limit {
-            return Err(
-                "the disk has no file system, and its table of partitions names no first partition".into()
-            );
+    let on_whole = recognise(&whole);
+    let mut on_first = None;
+    if partitions::has_first(&whole) {
+        let first = device(Some(1));
+        let limit = Instant::now() + PARTITIONS;
+        while !Path::new(&first).exists() && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(20));
         }
-        thread::sleep(Duration::from_millis(20));
+        if Path::new(&first).exists() {
+            on_first = Some(recognise(&start_of(&first)?));
+        }
     }
-    match recognise(&start_of(&first)?) {
-        Ok(kind) => Ok((Some(1), kind)),
-        Err(Some(other)) => Err(unknown("the first partition of the disk", other)),
-        Err(None) => {
+    let whole = |kind| Found { partition: None, kind, not_checked: None };
+    match (on_first, on_whole) {
+        (Some(Ok(kind)), on_whole) => {
+            Ok(Found { partition: Some(1), kind, not_checked: on_whole.ok() })
+        }
+        (Some(Err(Some(other))), _) => Err(unknown("the first partition of the disk", other)),
+        (_, Ok(kind)) => Ok(whole(kind)),
+        (Some(Err(None)), Err(_)) => {
             Err("the first partition of the disk has no file system that is known: ext4 and xfs are checked"
+                .into())
+        }
+        (None, Err(Some(other))) => Err(unknown("the disk", other)),
+        (None, Err(None)) => {
+            Err("the disk has no file system that is known, and no first partition: make a file system with 'mkfs.ext4 /dev/vda' or \
+                 'mkfs.xfs /dev/vda' in the machine's shell"
                 .into())
         }
     }
@@ -162,7 +179,8 @@ fn recognise(start: &[u8]) -> Result<Kind, Option<&'static str>> {
     Err(others.into_iter().find(|(at, magic, _)| has(*at, magic)).map(|(_, _, name)| name))
 }
 
-fn check(partition: Option<u32>, kind: Kind, writable: bool) -> CheckReport {
+fn check(found: &Found, writable: bool) -> CheckReport {
+    let Found { partition, kind, not_checked } = *found;
     let name = kind.name();
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !known.lines().any(|line| line.trim_start() == name) {
@@ -181,6 +199,7 @@ fn check(partition: Option<u32>, kind: Kind, writable: bool) -> CheckReport {
     }
     let mut checked = Checked {
         partition,
+        not_checked: not_checked.map(|kind| kind.name().into()),
         file_system: name.into(),
         journal_replayed: false,
         clean: false,
@@ -191,7 +210,12 @@ fn check(partition: Option<u32>, kind: Kind, writable: bool) -> CheckReport {
     if writable {
         match mounted_once(&device, name) {
             Ok(()) => checked.journal_replayed = true,
-            Err(e) => checked.words = format!("{e}\n{}", kernel_lines()),
+            Err(NotDone::Mount(e)) => {
+                checked.words =
+                    format!("the {name} file system cannot be mounted: {}\n{}", e.desc(), kernel_lines());
+            }
+            // The tools do not check what is mounted.
+            Err(NotDone::Unmount(e)) => return CheckReport::Failed(not_unmounted(name, e)),
         }
     }
     let mounted = checked.journal_replayed || !writable;
@@ -221,17 +245,31 @@ fn check(partition: Option<u32>, kind: Kind, writable: bool) -> CheckReport {
     }
 }
 
-/// Mounts a device and unmounts it again. The error is for people.
-fn mounted_once(device: &str, kind: &str) -> Result<(), String> {
-    let mounted = mount(Some(device), "/mnt", Some(kind), MsFlags::empty(), None::<&str>);
-    mounted.map_err(|e| format!("the {kind} file system cannot be mounted: {}", e.desc()))?;
-    let unmounted = loop {
-        match umount2("/mnt", MntFlags::empty()) {
-            Err(Errno::EINTR) => {}
-            other => break other,
+/// What could not be done with a file system.
+#[derive(Debug, PartialEq, Eq)]
+enum NotDone {
+    Mount(Errno),
+    Unmount(Errno),
+}
+
+/// Mounts a device and unmounts it again.
+fn mounted_once(device: &str, kind: &str) -> Result<(), NotDone> {
+    mount(Some(device), MOUNTED, Some(kind), MsFlags::empty(), None::<&str>).map_err(NotDone::Mount)?;
+    let limit = Instant::now() + UNMOUNT_LIMIT;
+    loop {
+        match unmount(MOUNTED) {
+            Err(Errno::EBUSY) if Instant::now() < limit => thread::sleep(Duration::from_millis(50)),
+            other => return other.map_err(NotDone::Unmount),
         }
-    };
-    unmounted.map_err(|e| format!("the {kind} file system cannot be unmounted: {}", e.desc()))
+    }
+}
+
+/// That a file system could not be unmounted, for people.
+fn not_unmounted(name: &str, e: Errno) -> String {
+    format!(
+        "the {name} file system was mounted, which has replayed its journal, and cannot be unmounted: {}",
+        e.desc()
+    )
 }
 
 /// What the kernel said last.
@@ -243,4 +281,19 @@ fn kernel_lines() -> String {
     let lines: Vec<&str> = text.lines().filter(is_of_it).collect();
     let from = lines.len().saturating_sub(KERNEL_LINES);
     lines[from..].iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_cannot_be_unmounted_is_no_file_system_that_cannot_be_mounted() {
+        let words = not_unmounted("xfs", Errno::EBUSY);
+        assert!(words.contains("cannot be unmounted") && !words.contains("be mounted"), "{words}");
+        assert_eq!(
+            mounted_once("/no/such/device", "ext4").map_err(|of| matches!(of, NotDone::Mount(_))),
+            Err(true)
+        );
+    }
 }

@@ -6,10 +6,12 @@
 
 mod boot;
 mod check;
+mod partitions;
 mod program;
 mod relay;
 mod shell;
 mod terminal;
+mod unmount;
 mod worker;
 
 use std::process::ExitCode;

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use loadline_guest::control::{self, Ended, Frame, ToKeeper, ToMachine};
 use loadline_guest::session::{DISK, ERRORS, INPUT, OUTPUT, Session, Task};
 use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -23,6 +22,7 @@ use crate::boot;
 use crate::check;
 use crate::program::program;
 use crate::terminal::{self, Terminal};
+use crate::unmount::{self, unmount_all};
 
 /// How often the keeper gets a sign of life.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
@@ -30,6 +30,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the disk may take to appear, once QEMU has attached it.
 const DISK_LIMIT: Duration = Duration::from_secs(60);
+/// How often the user reads how much is still to be written, when file systems are unmounted.
+const WORDS_EVERY: Duration = Duration::from_secs(10);
 /// Bytes of output in one frame.
 const PIECE: usize = 64 << 10;
 
@@ -82,16 +84,44 @@ pub(crate) fn run() -> Result<(), String> {
         },
     };
     say(&out, &ToKeeper::HungUp(OUTPUT))?;
-    let left = unmount_all();
+    spawn({
+        let out = Arc::clone(&out);
+        // A terminal of which the machine has the other end makes no new line by itself.
+        let end = if matches!(session.task, Task::Shell(Some(_))) { "\r\n" } else { "\n" };
+        move || report_progress(&out, end)
+    })?;
+    let left = unmount_all(|| {
+        let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    });
     let ended = match left {
-        None => ended,
-        Some(why) => broken(&out, &why),
+        Ok(()) => ended,
+        Err(why) => broken(&out, &why),
     };
+    // What was written to the disk without a file system, and to file systems that are still mounted.
+    nix::unistd::sync();
     say(&out, &ToKeeper::Ended(ended))
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
     thread::Builder::new().spawn(work).map_err(|e| format!("a thread cannot be started: {e}"))
+}
+
+/// Reports what is written to the disk while file systems are unmounted: to the keeper, which waits for as long as that grows, and to the
+/// user.
+fn report_progress(out: &Out, end: &str) {
+    let begun = Instant::now();
+    let mut next_words = WORDS_EVERY;
+    while say(out, &ToKeeper::Written(unmount::written_sectors())).is_ok() {
+        if begun.elapsed() >= next_words {
+            next_words += WORDS_EVERY;
+            let line = format!(
+                "loadline: in the machine: file systems are being unmounted: about {} MiB are still to be written{end}",
+                unmount::unwritten_mib()
+            );
+            let _ = control::pass(&mut *locked(out), ERRORS, line.as_bytes());
+        }
+        thread::sleep(ALIVE_EVERY);
+    }
 }
 
 /// A session that this program could not carry out. Its user reads why.
@@ -260,23 +290,4 @@ fn listen(port: &mut File, input: &Input, is_ending: &Arc<AtomicBool>) {
             Ok(None) | Err(_) => return,
         }
     }
-}
-
-/// Unmounts all file systems that are on devices, the last mounted first. Why one cannot be, if so.
-fn unmount_all() -> Option<String> {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mut failed = None;
-    for line in mounts.lines().rev() {
-        let mut words = line.split(' ');
-        let (Some(device), Some(folder)) = (words.next(), words.next()) else { continue };
-        if !device.starts_with("/dev/") {
-            continue;
-        }
-        // Spaces and a few others are written in octal there.
-        let folder = folder.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
-        if let Err(e) = umount2(folder.as_str(), MntFlags::empty()) {
-            failed.get_or_insert(format!("{device} cannot be unmounted from {folder}: {e}"));
-        }
-    }
-    failed
 }

@@ -35,6 +35,9 @@ pub enum ToKeeper {
     Ended(Ended),
     /// The machine of a session lives. It is sent every few seconds.
     Alive,
+    /// The session has ended, and the machine unmounts its file systems. So many sectors were written to its disk since the machine was
+    /// started. It is sent every few seconds.
+    Written(u64),
 }
 
 /// How a worker ended in its machine.

@@ -196,6 +196,11 @@ impl Keeper {
         died(&mut **locked(&self.shared.running), why)
     }
 
+    /// Waits until QEMU has ended by itself, or this limit is over.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        let _ = locked(&self.shared.running).ended(limit);
+    }
+
     /// The process id of QEMU.
     pub fn process(&self) -> u32 {
         locked(&self.shared.running).process()
@@ -241,7 +246,7 @@ fn relay(
         match control::read(from)? {
             None => return Ok(None),
             Some(Frame::Message(ToKeeper::Ended(ended))) => return Ok(Some(ended)),
-            Some(Frame::Message(ToKeeper::Hello | ToKeeper::Alive)) => {}
+            Some(Frame::Message(ToKeeper::Hello | ToKeeper::Alive | ToKeeper::Written(_))) => {}
             Some(Frame::Message(ToKeeper::Dial(number))) => match connected(number, out, dial) {
                 Ok(stream) => *connection = Some((number, stream)),
                 Err(_) => say(out, &ToMachine::HungUp(number))?,

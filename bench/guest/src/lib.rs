@@ -47,6 +47,7 @@ pub mod machine;
 pub mod migration;
 mod modules;
 mod monitor;
+mod port;
 pub mod probe;
 pub mod qemu;
 pub mod qmp;

@@ -75,6 +75,9 @@ pub enum CheckReport {
 pub struct Checked {
     /// The number of the partition that has the file system; `None`: the whole disk.
     pub partition: Option<u32>,
+    /// The file system whose superblock is at the start of the whole disk, if a partition was checked in its place: it is what is left of
+    /// an older file system.
+    pub not_checked: Option<String>,
     /// `ext4` or `xfs`. `ext4` includes its predecessors ext2 and ext3.
     pub file_system: String,
     /// Whether the file system was mounted writable, which replays its journal, and unmounted before the check.

@@ -2,9 +2,7 @@
 //! error with words.
 
 use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,17 +12,22 @@ use crate::error::GuestError;
 use crate::image::Image;
 use crate::keeper::Keeper;
 use crate::machine::Machine;
+use crate::port::Port;
 use crate::qemu::{Acceleration, Qemu};
-use crate::session::{INPUT, OUTPUT, Session, Size, Task};
+use crate::session::{OUTPUT, Session, Size, Task};
 
 /// How long a machine may take from its start to its report.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a machine may send nothing. It reports every two seconds.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
-/// How long the machine may take to end a session that is to end, and to unmount what is mounted.
+/// How long the machine may take to end a session that is to end, and to unmount what is mounted, without progress: nothing is written to
+/// the disk.
 const END_LIMIT: Duration = Duration::from_secs(60);
 /// How long the order to end waits behind input that the session does not read.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
+/// How long QEMU may take to end once its session has: then it has closed its disk, so that the disk's server knows that it does not come
+/// back.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// How often the user's wishes are read.
 const POLL: Duration = Duration::from_millis(50);
 /// Bytes of input in one frame.
@@ -57,11 +60,14 @@ pub enum SessionEnd {
 pub struct ShellMachine {
     keeper: Keeper,
     frames: mpsc::Receiver<io::Result<Option<Frame<ToKeeper>>>>,
-    out: Out,
+    port: Port,
+    /// Since when the session is to end, or the machine has made progress with that.
     is_ending: Option<Instant>,
+    /// What the machine has written to its disk since the session has ended.
+    written: u64,
+    /// When the order to end was sent.
+    ordered: Option<Instant>,
 }
-
-type Out = Arc<Mutex<UnixStream>>;
 
 impl ShellMachine {
     /// Starts a machine. It dies with the calling thread.
@@ -85,7 +91,8 @@ impl ShellMachine {
             }
         };
         thread::Builder::new().name("port".into()).spawn(read).map_err(port_failed)?;
-        Ok(ShellMachine { keeper, frames, out: Arc::new(Mutex::new(out)), is_ending: None })
+        let port = Port::open(out).map_err(port_failed)?;
+        Ok(ShellMachine { keeper, frames, port, is_ending: None, written: 0, ordered: None })
     }
 
     /// Waits until the machine has booted, and returns how long after its start that was; `None`: the user's wish ended the wait.
@@ -141,21 +148,28 @@ impl ShellMachine {
             .and_then(|mut file| file.read_exact(&mut seed))
             .map_err(port_failed)?;
         let session = Session { seed, name: "loadline".into(), writable, task };
-        self.tell(&ToMachine::Session(session))?;
+        self.port.order(ToMachine::Session(session));
         self.pass_input(input)?;
         let mut heard = Instant::now();
         loop {
             match wish() {
                 Some(Wish::Kill) => return Ok(SessionEnd::ByWish),
-                Some(Wish::End) if !self.end()? => return Ok(SessionEnd::ByWish),
-                Some(Wish::End) => {}
-                Some(Wish::Resize(size)) => self.tell(&ToMachine::Resize(size))?,
+                Some(Wish::End) => self.end(),
+                Some(Wish::Resize(size)) => self.port.resize(size),
                 None => {}
+            }
+            if self.ordered.is_some_and(|at| at.elapsed() > TELL_LIMIT) && self.port.has_orders() {
+                let words = self.keeper.last_words();
+                return Err(GuestError::failed(format!(
+                    "the virtual machine has not read the order to end within {TELL_LIMIT:?}, and is killed: its program does not read its \
+                     input{words}"
+                )));
             }
             if self.is_ending.is_some_and(|since| since.elapsed() > END_LIMIT) {
                 let words = self.keeper.last_words();
                 return Err(GuestError::failed(format!(
-                    "the virtual machine did not end the session and unmount its file systems within {END_LIMIT:?}, and is killed{words}"
+                    "the virtual machine did not end the session and unmount its file systems: it has written nothing to its disk for \
+                     {END_LIMIT:?}, and is killed{words}"
                 )));
             }
             match self.frames.recv_timeout(POLL) {
@@ -163,11 +177,18 @@ impl ShellMachine {
                     heard = Instant::now();
                     match frame {
                         Frame::Data(stream, bytes) => {
-                            if output(stream, &bytes).is_err() && !self.end()? {
-                                return Ok(SessionEnd::ByWish);
+                            if output(stream, &bytes).is_err() {
+                                self.end();
                             }
                         }
-                        Frame::Message(ToKeeper::Ended(ended)) => return Ok(SessionEnd::Ended(ended)),
+                        Frame::Message(ToKeeper::Ended(ended)) => {
+                            self.keeper.wait_for_end(CLOSE_LIMIT);
+                            return Ok(SessionEnd::Ended(ended));
+                        }
+                        Frame::Message(ToKeeper::Written(written)) if written > self.written => {
+                            self.written = written;
+                            self.is_ending = self.is_ending.map(|_| Instant::now());
+                        }
                         Frame::Message(ToKeeper::HungUp(OUTPUT)) => {
                             self.is_ending.get_or_insert_with(Instant::now);
                         }
@@ -189,46 +210,34 @@ impl ShellMachine {
         }
     }
 
-    /// Has the session ended in order. Later calls do nothing. `false`: the machine cannot be told, since it does not read its input.
-    fn end(&mut self) -> Result<bool, GuestError> {
-        if self.is_ending.is_some() {
-            return Ok(true);
+    /// Has the session ended in order. Later calls do nothing.
+    fn end(&mut self) {
+        if self.is_ending.is_none() {
+            self.port.order(ToMachine::End);
+            self.is_ending = Some(Instant::now());
+            self.ordered = self.is_ending;
         }
-        self.is_ending = Some(Instant::now());
-        let limit = Instant::now() + TELL_LIMIT;
-        while self.out.try_lock().is_err() {
-            if Instant::now() > limit {
-                return Ok(false);
-            }
-            thread::sleep(POLL);
-        }
-        self.tell(&ToMachine::End).map(|()| true)
-    }
-
-    fn tell(&mut self, message: &ToMachine) -> Result<(), GuestError> {
-        let told = say(&self.out, message);
-        told.map_err(|e| self.keeper.died(&e.to_string()))
     }
 
     fn pass_input(&self, mut input: impl Read + Send + 'static) -> Result<(), GuestError> {
-        let out = Arc::clone(&self.out);
+        let port = self.port.clone();
         let pass = move || {
             let mut bytes = vec![0; PIECE];
             while let Ok(read @ 1..) = input.read(&mut bytes) {
-                let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-                if control::pass(&mut *out, INPUT, &bytes[..read]).is_err() {
+                if port.pass(&bytes[..read]).is_err() {
                     return;
                 }
             }
-            // If the machine is gone, its reader says so.
-            let _ = say(&out, &ToMachine::HungUp(INPUT));
+            let _ = port.pass(&[]);
         };
         thread::Builder::new().name("input".into()).spawn(pass).map(drop).map_err(port_failed)
     }
 }
 
-fn say(out: &Out, message: &ToMachine) -> io::Result<()> {
-    control::say(&mut *out.lock().unwrap_or_else(PoisonError::into_inner), message)
+impl Drop for ShellMachine {
+    fn drop(&mut self) {
+        self.port.close();
+    }
 }
 
 fn port_failed(e: io::Error) -> GuestError {

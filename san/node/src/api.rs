@@ -90,6 +90,10 @@ pub struct Attach {
     /// The attachment waits beside the present one, and takes over when its client starts: the destination of a live migration.
     #[serde(default)]
     pub when_started: bool,
+    /// The volume is attached for a while only: it must not be attached, and the attachment gets this key (1 to 64 letters, digits and
+    /// `-`, which no other attachment has). Not with `when_started`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// How a volume is to be detached.
@@ -99,6 +103,10 @@ pub struct Detach {
     /// Its clients are cut off.
     #[serde(default)]
     pub force: bool,
+    /// Only the attachment with this key ends. If the volume has none with it, nothing is done: another attach was ordered meanwhile, or the
+    /// volume was detached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// What went wrong.
@@ -174,9 +182,13 @@ fn router(node: Node) -> Router {
         .route(
             "/v1/volumes/{name}/attach",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(attach): Said<Attach>| {
-                match attach.when_started {
-                    true => node.attach_volume_when_started(&name, attach.node.as_deref()).await,
-                    false => node.attach_volume(&name, attach.node.as_deref()).await,
+                let Attach { node: at, when_started, key } = attach;
+                match (when_started, key) {
+                    (true, Some(_)) => Err(ManageError::Wrong(
+                        "an attachment that waits until its client starts has no key: leave out 'key' or 'when_started'".into(),
+                    )),
+                    (true, None) => node.attach_volume_when_started(&name, at.as_deref()).await,
+                    (false, key) => node.attach_volume(&name, at.as_deref(), key.as_deref()).await,
                 }
                 .map(Json)
             }),
@@ -184,7 +196,7 @@ fn router(node: Node) -> Router {
         .route(
             "/v1/volumes/{name}/detach",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(detach): Said<Detach>| {
-                node.detach_volume(&name, detach.force).await.map(Json)
+                node.detach_volume(&name, detach.force, detach.key.as_deref()).await.map(Json)
             }),
         )
         .route(

@@ -64,7 +64,6 @@ impl Failed {
         &self.message
     }
 
-    #[cfg(test)]
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }

@@ -167,7 +167,8 @@ impl Rolling<'_> {
         for volume in
             after.volumes.iter().filter(|volume| volumes.contains(&volume.name.as_str()) && gone(volume))
         {
-            let attach = Attach { node: Some(name.to_owned()), when_started: false };
+            let key = volume.attach_key.clone();
+            let attach = Attach { node: Some(name.to_owned()), when_started: false, key };
             let attached: Result<Use, Failed> =
                 api.post(&format!("/v1/volumes/{}/attach", escaped(&volume.name)), attach);
             attached.map_err(|why| why.after(&format!("node {name} was restarted")))?;

@@ -276,7 +276,10 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
     let Some(names) = expanded(&args.names) else { return Ok(Exit::Usage) };
     let attached = many::each(&names, "attached", |name| {
         let path = format!("/v1/volumes/{}/attach", escaped(name));
-        args.api.post::<_, Use>(&path, Attach { node: args.node.clone(), when_started: args.when_started })
+        args.api.post::<_, Use>(
+            &path,
+            Attach { node: args.node.clone(), when_started: args.when_started, key: None },
+        )
     })?;
     Ok(match attached.as_slice() {
         [how] if args.api.json => print_json(how),
@@ -307,7 +310,7 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
 fn detach(names: &[String], force: bool, api: &Api) -> Result<Exit, Failed> {
     let Some(names) = expanded(names) else { return Ok(Exit::Usage) };
     many::each(&names, "detached", |name| -> Result<(), Failed> {
-        api.post(&format!("/v1/volumes/{}/detach", escaped(name)), Detach { force })
+        api.post(&format!("/v1/volumes/{}/detach", escaped(name)), Detach { force, key: None })
     })?;
     Ok(api.done(&match names.as_slice() {
         [name] => format!("volume {name} is detached"),

@@ -241,6 +241,7 @@ mod tests {
             health: Some(Health::Unknown),
             in_sync: 2,
             attached: None,
+            attach_key: None,
             owner: None,
             epoch: 1,
             replicas: Vec::new(),

@@ -1,5 +1,6 @@
 //! `loadline guest`: what virtual machines are started from, and a machine with a shell.
 
+mod hold;
 mod relay;
 mod shell;
 mod terminal;
@@ -24,7 +25,7 @@ enum Command {
     Build(BuildArgs),
     Shell(shell::Args),
     #[command(hide = true)]
-    DetachAfterwards(volume::DetachArgs),
+    HoldAttachment(hold::HoldArgs),
 }
 
 /// Build the image of workers that are virtual machines, or find the one that was built, and boot a machine once to see what runs it.
@@ -46,7 +47,7 @@ pub(crate) fn run(args: Args) -> Exit {
     let json = match args.command {
         Command::Build(BuildArgs { json }) => json,
         Command::Shell(args) => return shell::run(&args),
-        Command::DetachAfterwards(args) => return volume::detach(args),
+        Command::HoldAttachment(args) => return hold::run(args),
     };
     match build(json) {
         Ok(()) => Exit::Done,

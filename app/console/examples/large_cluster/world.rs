@@ -142,6 +142,7 @@ impl World {
                 id: volume as u64,
                 name: self.volume_name(volume),
                 clients: 1,
+                lost_client_ms: None,
                 unanswered: (reads + writes) as usize / 400,
                 read: Ios { ios: reads, bytes: reads * 8192, sum_us: read_us, errors: 0 },
                 write: Ios { ios: writes, bytes: writes * 8192, sum_us: write_us, errors: 0 },

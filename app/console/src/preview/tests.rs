@@ -34,6 +34,7 @@ fn volume_of(name: &str, attached: Option<&str>, replicas: Vec<ReplicaView>) -> 
         health: Some(Health::Healthy),
         in_sync: 2,
         attached: attached.map(Into::into),
+        attach_key: None,
         owner: attached.map(Into::into),
         epoch: 1,
         replicas,

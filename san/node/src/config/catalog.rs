@@ -233,6 +233,9 @@ pub struct Volume {
     /// Which of its sockets it has at that node.
     #[serde(default, skip_serializing_if = "SocketPlace::is_first")]
     pub socket: SocketPlace,
+    /// The key with which it was attached there, if it was attached for a while only: by this it is known from every other attachment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attach_key: Option<String>,
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
@@ -244,10 +247,12 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// The volume, attached at this node, or nowhere. It keeps its socket if it stays where it was.
+    /// The volume, attached at this node, or nowhere. It keeps its socket if it stays where it was. It is the same attachment, unless it
+    /// is attached nowhere.
     pub fn attached_at(&self, node: Option<u32>) -> Volume {
         let socket = if node == self.attached { self.socket } else { SocketPlace::First };
-        Volume { attached: node, socket, ..self.clone() }
+        let attach_key = self.attach_key.clone().filter(|_| node.is_some());
+        Volume { attached: node, socket, attach_key, ..self.clone() }
     }
 }
 

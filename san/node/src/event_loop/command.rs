@@ -138,6 +138,8 @@ pub enum LoopCommand {
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
     Detach(VolumeId),
+    /// The volume is attached nowhere, and an attach follows: no client that it had before comes back.
+    NoClients(VolumeId),
     /// Something that a person decides, by a number that no other order has. With an epoch, it is carried out only if the last claim of the
     /// volume's record is of that epoch. → [`LoopEvent::CommandDone`]
     Volume(VolumeId, u64, volume::VolumeCommand, Option<Epoch>),
@@ -303,6 +305,9 @@ pub struct VolumeState {
     pub clients: usize,
     /// Of these, those that reach the volume at this node only: by memory that they share with it.
     pub bound: usize,
+    /// How long ago a client was lost last that may come back, or for how long the volume is served here, if clients of the owner before may
+    /// come back: nanoseconds.
+    pub lost_ns: Option<u64>,
     /// Requests that are not answered.
     pub unanswered: usize,
     /// Blocks that were copied to replicas that came back, since this node serves it.

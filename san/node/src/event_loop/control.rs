@@ -49,6 +49,11 @@ impl EventLoop {
                 self.step_volume(id, Event::Attach);
             }
             LoopCommand::Fence(id) => self.fence(id),
+            LoopCommand::NoClients(id) => {
+                if let Some(host) = self.volumes.get_mut(id) {
+                    host.is_fresh = true;
+                }
+            }
             LoopCommand::GiveWay(id) => {
                 if self.volumes.get(id).is_some_and(|host| host.claims) {
                     self.give_up(id, &Why::Elsewhere);

@@ -47,7 +47,7 @@ pub(super) struct FrontEnds {
     /// Clients that are to be disconnected, and why.
     broken: Vec<(u32, Why)>,
     /// Clients that were disconnected, whose requests are to be dropped.
-    gone: Vec<(VolumeId, u32)>,
+    gone: Vec<(VolumeId, u32, bool)>,
     /// What has become of clients that wait, by their volume and the number of their attachment.
     waiting_news: Vec<(VolumeId, u64, WaitingNews)>,
     /// Clients whose queues are polled.
@@ -134,8 +134,9 @@ impl FrontEnds {
         }
     }
 
-    /// Clients that were disconnected since this was last called: what they requested is to be dropped.
-    pub(super) fn take_gone(&mut self) -> impl Iterator<Item = (VolumeId, u32)> {
+    /// Clients that were disconnected since this was last called: what they requested is to be dropped. And whether each has announced its
+    /// end.
+    pub(super) fn take_gone(&mut self) -> impl Iterator<Item = (VolumeId, u32, bool)> {
         std::mem::take(&mut self.gone).into_iter()
     }
 
@@ -432,7 +433,7 @@ impl FrontEnds {
         self.taken -= client.taken;
         match client.waiting {
             Some(waiting) => self.add_waiting_news((client.volume, waiting.number, WaitingNews::Gone)),
-            None => self.gone.push((client.volume, key)),
+            None => self.gone.push((client.volume, key, client.session.is_leaving())),
         }
     }
 

@@ -21,10 +21,11 @@ impl EventLoop {
 
     /// Drops what clients that were disconnected have requested.
     pub(super) fn drop_gone(&mut self) {
-        for (volume, key) in self.front_ends.take_gone() {
+        for (volume, key, has_announced) in self.front_ends.take_gone() {
             if let Some(host) = self.volumes.get_mut(volume) {
                 // Not from within a step: this may be one.
-                self.local.extend(host.leave(key).map(|request| Local::Cancel(volume, request)));
+                let at_work = host.leave(key, has_announced, self.now);
+                self.local.extend(at_work.map(|request| Local::Cancel(volume, request)));
             }
         }
         self.report_waiting();

@@ -162,6 +162,7 @@ impl EventLoop {
             tracer.received(from.replica, message);
         }
         host.volume.step(now, event, &mut actions);
+        host.note_service(now);
         let (mut ended, mut again, mut admission) = (false, false, false);
         for action in actions.drain(..) {
             let Some(host) = self.volumes.get_mut(id) else { break };

@@ -124,6 +124,12 @@ pub(super) struct VolumeHost {
     pub(super) claims: bool,
     next: u64,
     pub(super) clients: usize,
+    /// When a client was lost last that may come back, because it has not announced its end; or since when the volume is served here, if
+    /// clients of the owner before may come back.
+    pub(super) lost: Option<Moment>,
+    /// It is attached nowhere before the attach that is to come: no client may come back.
+    pub(super) is_fresh: bool,
+    serves: bool,
     /// The control path knows that it is blocked.
     pub(super) blocked: bool,
     /// Their requests.
@@ -156,6 +162,9 @@ impl VolumeHost {
             claims: false,
             next: 1,
             clients: 0,
+            lost: None,
+            is_fresh: false,
+            serves: false,
             blocked: false,
             front_end: FrontEnd::default(),
             given_command: None,
@@ -366,8 +375,26 @@ impl VolumeHost {
         Some(at_work)
     }
 
-    /// A client has gone: its requests that are not at work are dropped. What is at work is returned.
-    pub(super) fn leave(&mut self, client: u32) -> impl Iterator<Item = RequestId> {
+    /// Notes whether this node serves the volume now. If it has begun to, clients of the owner before may come back.
+    pub(super) fn note_service(&mut self, now: Moment) {
+        let serves = matches!(self.volume.status(), Status::Active | Status::Changing);
+        if serves && !self.serves {
+            self.lost = Some(now).filter(|_| !self.is_fresh);
+            self.is_fresh = false;
+        }
+        self.serves = serves;
+    }
+
+    /// A client has gone, after it has announced that or without: its requests that are not at work are dropped. What is at work is returned.
+    pub(super) fn leave(
+        &mut self,
+        client: u32,
+        has_announced: bool,
+        now: Moment,
+    ) -> impl Iterator<Item = RequestId> {
+        if !has_announced {
+            self.lost = Some(now);
+        }
         for queue in [&mut self.changes, &mut self.reads, &mut self.maps] {
             queue.waiting.retain(|waits| waits.client != client);
         }

@@ -148,6 +148,7 @@ impl Volumes {
             id: *id,
             clients: host.clients,
             bound: bound(*id) + host.bound_coming(),
+            lost_ns: host.lost.map(|lost| crate::clock::now().since(lost)),
             unanswered: host.volume.unanswered(),
             copied: host.volume.copied(),
             returning: host.volume.returning(),

@@ -205,6 +205,7 @@ impl Node {
                 && self.record(*id).is_some_and(|record| is_new(&record))
                 && self.state().fenced.insert(*id)
             {
+                self.loop_of(*id).give(LoopCommand::NoClients(VolumeId(*id)));
                 self.loop_of(*id).give(LoopCommand::Fence(VolumeId(*id)));
             }
         }

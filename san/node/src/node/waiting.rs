@@ -333,7 +333,7 @@ impl Node {
                         && (volume.attached, volume.socket) == (Some(present.node), present.socket)
                 });
                 let Some((volume, version)) = there else { return Ok(false) };
-                let next = Volume { attached: Some(me), socket, ..volume.clone() };
+                let next = Volume { attached: Some(me), socket, attach_key: None, ..volume.clone() };
                 if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
                     return Ok(true);
                 }

@@ -38,7 +38,7 @@ use crate::process::interrupt;
 #[command(after_help = "Examples:\n  \
     loadline guest shell vm-7\n  \
     loadline guest shell vm-7 --check\n  \
-    loadline guest shell vm-7 --read-only -- sh -c 'mount -o ro,noload /dev/vda /mnt && ls -l /mnt'\n  \
+    loadline guest shell vm-7 --read-only -- sh -c 'mount -o ro,norecovery /dev/vda /mnt && ls -l /mnt'\n  \
     loadline guest shell ./disk.img -- mkfs.ext4 -q /dev/vda\n  \
     loadline guest shell vhost-user:/srv/loadline/node-1/vhost/vm-7.sock\n\n\
     Exit codes: that of the shell or the COMMAND, 127 if the machine has no such program, 128 and the number of the signal that ended it; 1 the \
@@ -49,8 +49,8 @@ pub(super) struct Args {
     /// vhost-user:SOCKET, rbd:POOL/IMAGE.
     #[arg(value_name = "VOLUME|DISK")]
     disk: String,
-    /// Check the ext4 or xfs file system of the disk, or of its first partition: mount it, which replays its journal, unmount it, and run
-    /// 'e2fsck -fn' or 'xfs_repair -n', which repair nothing.
+    /// Check the ext4 or xfs file system of the first partition, or of the whole disk if it has none: mount it, which replays its journal,
+    /// unmount it, and run 'e2fsck -fn' or 'xfs_repair -n', which repair nothing.
     #[arg(long)]
     check: bool,
     /// Write nothing to the disk. With --check the file system is not mounted and its journal is not replayed, so that a file system that is
@@ -96,7 +96,7 @@ fn session(args: &Args, stop: &Arc<AtomicBool>) -> Result<Exit, Failed> {
         ));
     }
     let parts = parts(args)?;
-    let mut source = source(args)?;
+    let mut source = source(args, stop)?;
     let result = in_machine(args, &parts, &source, stop);
     // The machine has ended; what it had is given back.
     if let Source::Volume(_, attached) = &mut source
@@ -133,15 +133,15 @@ fn parts(args: &Args) -> Result<Parts, Failed> {
     Ok(Parts { files, image, acceleration, machine })
 }
 
-fn source(args: &Args) -> Result<Source, Failed> {
+fn source(args: &Args, stop: &AtomicBool) -> Result<Source, Failed> {
     let writable = !args.read_only;
     if !args.disk.contains(['/', ':']) {
-        let attached = volume::attach(&args.api, &args.disk, args.node.as_deref(), writable);
+        let attached = volume::attach(&args.api, &args.disk, args.node.as_deref(), writable, stop);
         let attached = attached.map_err(|why| match Path::new(&args.disk).exists() {
             true => why.with(&format!("; for the file, give ./{}", args.disk)),
             false => why,
         })?;
-        volume::announce(&args.disk, &attached);
+        attached.announce(&args.disk);
         return Ok(Source::Volume(args.disk.clone(), attached));
     }
     if let Some(node) = &args.node {
@@ -191,10 +191,10 @@ fn in_machine(args: &Args, parts: &Parts, source: &Source, stop: &Arc<AtomicBool
             MachineDisk::Nbd { server: NbdServer::Relay(relay.name), export: name.clone() }
         }
     };
-    if let (Source::Volume(name, attached), true) = (source, writable) {
-        attached.refuse_in_use(&args.api, name)?;
-    }
     machine.attach(&disk, writable).map_err(of_guest)?;
+    if let (Source::Volume(name, attached), true) = (source, writable) {
+        attached.refuse_second(&args.api, name)?;
+    }
     if is_terminal {
         eprint_line!(
             "it has booted in {:.1} s. {} is /dev/vda{}; 'exit' ends the machine, and so does Ctrl-]",
@@ -296,6 +296,7 @@ fn say_check(args: &Args, ended: &Ended) -> Result<Exit, Failed> {
         let _ = print_json(&json!({
             "disk": disk,
             "partition": checked.partition,
+            "not_checked": checked.not_checked,
             "file_system": checked.file_system,
             "journal_replayed": checked.journal_replayed,
             "clean": checked.clean,
@@ -315,6 +316,11 @@ fn say_check(args: &Args, ended: &Ended) -> Result<Exit, Failed> {
         if checked.clean { "clean" } else { "not clean" },
         checked.tool
     );
+    if let Some(other) = &checked.not_checked {
+        print_line!(
+            "The whole disk begins with the superblock of an {other} file system too, which was not checked: the table of partitions is newer"
+        );
+    }
     if args.read_only {
         print_line!(
             "It was not mounted, and its journal was not replayed: if it was in use when its machine ended, it may be clean after that. \

@@ -1,39 +1,40 @@
-//! A volume of a cluster as the disk of a machine: found, attached if it is not, and detached afterwards by a process that outlives this one.
+//! A volume of a cluster as the disk of a machine: found, attached if it is not, and not used by another client that may write.
 
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{Sample, StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{Sample, StatusView, VolumeSample, VolumeView};
 
+use super::hold::Holder;
 use crate::cluster::client::{Api, Failed, escaped};
-use crate::output::{eprint_line, print_error};
+use crate::output::eprint_line;
 use crate::process::exit::Exit;
 
 /// The protocol by which machines reach volumes: any node leads to the owner, so that the loss of a node ends nothing.
 const PROTOCOL: &str = "nbd";
 /// How long it may take to learn how many clients a volume has: nodes report each second.
 const COUNT_LIMIT: Duration = Duration::from_secs(5);
-/// How long the volume may have connections after its machine has ended: a node notices the end of a host after 5 s.
-const DETACH_LIMIT: Duration = Duration::from_secs(60);
-const DETACH_EVERY: Duration = Duration::from_millis(200);
-/// How long a node may take to answer an order to detach.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long after the loss of its connection a client may come back: it may notice the loss after 10 s, wait for 6 s so that nothing old is
+/// carried out (docs/how-to/attach-a-client.md), and find some nodes dead.
+const COMES_BACK: Duration = Duration::from_secs(30);
 
 /// A volume that a machine uses.
 pub(super) struct Attached {
     /// Where NBD clients connect, the owner's address first.
     pub(super) nodes: Vec<SocketAddr>,
-    detaches: Option<(Child, ChildStdin)>,
+    holder: Option<Holder>,
 }
 
-/// Finds a volume, and attaches it if it is not attached, at this node. A volume that other clients use is refused for `writable`.
-pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) -> Result<Attached, Failed> {
-    let usage = |why: String| Failed::new(Exit::Usage, why, false);
+/// Finds a volume, and attaches it if it is not attached, at this node. For `writable`, a volume is refused that other clients use, and one
+/// whose client may come back is waited for, until `stop` is set.
+pub(super) fn attach(
+    api: &Api,
+    name: &str,
+    node: Option<&str>,
+    writable: bool,
+    stop: &AtomicBool,
+) -> Result<Attached, Failed> {
     let found: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
     if found.requires_tls {
         return Err(usage(format!(
@@ -41,8 +42,7 @@ pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) 
              'nbd+unix:///{name}?socket=FOLDER/nbd.sock' with the folder of the node"
         )));
     }
-    let mut detaches = None;
-    let mut owner = found.owner.clone();
+    let (mut holder, mut owner) = (None, found.owner.clone());
     if let Some(at) = &found.attached {
         if let Some(node) = node.filter(|node| *node != at) {
             return Err(usage(format!(
@@ -51,14 +51,12 @@ pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) 
             )));
         }
         if writable {
-            refuse_in_use(api, name, &found)?;
+            refuse_other_machine(name, &found, None)?;
+            wait_until_unused(api, name, stop)?;
         }
     } else {
-        // The process is there first: whenever this one is killed, the volume is detached.
-        detaches = Some(start_detaching(api, name)?);
-        let order = Attach { node: node.map(str::to_owned), when_started: false };
-        let done: Use = api.post(&format!("/v1/volumes/{}/attach", escaped(name)), order)?;
-        owner = Some(done.node);
+        let (held, at) = Holder::attach(api, name, node)?;
+        (holder, owner) = (Some(held), Some(at.node));
     }
     let status: StatusView = api.get("/v1/status")?;
     let mut nodes: Vec<_> = status
@@ -72,130 +70,122 @@ pub(super) fn attach(api: &Api, name: &str, node: Option<&str>, writable: bool) 
             "no node of the cluster listens for NBD, by which a machine reaches volume {name}"
         )));
     }
-    Ok(Attached { nodes: nodes.into_iter().map(|(_, address)| address).collect(), detaches })
+    Ok(Attached { nodes: nodes.into_iter().map(|(_, address)| address).collect(), holder })
 }
 
 impl Attached {
-    /// Refuses the volume if another client has come since it was attached: a machine takes its time to boot.
-    pub(super) fn refuse_in_use(&self, api: &Api, name: &str) -> Result<(), Failed> {
+    /// Refuses the volume if another client has come while the machine has booted. The machine is connected by now: of two that come at the
+    /// same time, the later one finds the earlier one.
+    pub(super) fn refuse_second(&self, api: &Api, name: &str) -> Result<(), Failed> {
         let found: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
-        refuse_in_use(api, name, &found)
-    }
-
-    /// Has the volume detached that this process attached, once its machine has ended. `false`: it is still attached, and the reason was
-    /// printed.
-    pub(super) fn finish(&mut self) -> bool {
-        let Some((mut child, input)) = self.detaches.take() else { return true };
-        drop(input);
-        // It has limits of its own.
-        child.wait().is_ok_and(|status| status.success())
-    }
-}
-
-/// A mounted file system belongs to one machine: a second writer destroys it.
-fn refuse_in_use(api: &Api, name: &str, found: &VolumeView) -> Result<(), Failed> {
-    let clients = clients_of(api, name, found).map_err(|why| {
-        let why = format!(
-            "volume {name} is attached, and whether other clients use it is not known: {why}. Try again, or look with --read-only"
-        );
-        Failed::new(Exit::Failed, why, false)
-    })?;
-    match clients {
-        0 => Ok(()),
-        _ => {
-            let why = format!(
-                "volume {name} is in use: it has {clients} connections of other clients, and a second one that writes would destroy a file \
-                 system. Stop those clients first, or look with --read-only"
-            );
-            Err(Failed::new(Exit::Usage, why, false))
+        refuse_other_machine(name, &found, self.holder.as_ref())?;
+        // What is reported first may be older.
+        let used = use_of(api, name, 2).map_err(|why| not_known(name, &why))?;
+        match used.clients {
+            0 | 1 => Ok(()),
+            clients => Err(in_use(name, clients - 1)),
         }
     }
+
+    /// Prints that the volume is attached for the machine only.
+    pub(super) fn announce(&self, name: &str) {
+        if self.holder.is_some() {
+            eprint_line!("volume {name} is attached for this machine, and detached when it ends");
+        }
+    }
+
+    /// Has the volume detached if it was attached for the machine, which has ended. `false`: it is still attached, and the reason was
+    /// printed.
+    pub(super) fn finish(&mut self) -> bool {
+        self.holder.as_mut().is_none_or(Holder::finish)
+    }
 }
 
-/// How many connections of clients a volume has, as its owner reports. The error is for people.
-fn clients_of(api: &Api, name: &str, found: &VolumeView) -> Result<usize, String> {
+fn usage(why: String) -> Failed {
+    Failed::new(Exit::Usage, why, false)
+}
+
+fn in_use(name: &str, clients: usize) -> Failed {
+    usage(format!(
+        "volume {name} is in use: it has {clients} connections of other clients, and a second one that writes would destroy a file system. \
+         Stop those clients first, or look with --read-only"
+    ))
+}
+
+fn not_known(name: &str, why: &str) -> Failed {
+    let why = format!(
+        "volume {name} is attached, and whether other clients use it is not known: {why}. Try again, or look with --read-only"
+    );
+    Failed::new(Exit::Failed, why, false)
+}
+
+/// Refuses a volume that is attached for another machine with a shell: that may boot, and have no connection yet.
+fn refuse_other_machine(name: &str, found: &VolumeView, own: Option<&Holder>) -> Result<(), Failed> {
+    match &found.attach_key {
+        Some(key) if own.is_none_or(|own| own.key() != key) => Err(usage(format!(
+            "volume {name} is in use: it is attached for the machine of another 'loadline guest shell'. End that one first, or look with \
+             --read-only"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A mounted file system belongs to one machine: a second writer destroys it. A volume that has clients is refused; one whose last client
+/// may come back is waited for.
+fn wait_until_unused(api: &Api, name: &str, stop: &AtomicBool) -> Result<(), Failed> {
+    let limit = Instant::now() + 2 * COMES_BACK;
+    let mut is_announced = false;
+    while !stop.load(Ordering::Relaxed) {
+        let used = use_of(api, name, 1).map_err(|why| not_known(name, &why))?;
+        if used.clients > 0 {
+            return Err(in_use(name, used.clients));
+        }
+        let lost = Duration::from_millis(used.lost_client_ms.unwrap_or(u64::MAX));
+        if lost >= COMES_BACK {
+            return Ok(());
+        }
+        if Instant::now() > limit {
+            return Err(usage(format!(
+                "volume {name} is in use: a client comes and goes, or its owner changes all the time. Stop that client first, or look with \
+                 --read-only"
+            )));
+        }
+        if !is_announced {
+            is_announced = true;
+            eprint_line!(
+                "volume {name} had a client, or another owner, {:.0} s ago, and the client may connect again: waiting until that is {:.0} s ago",
+                lost.as_secs_f64(),
+                COMES_BACK.as_secs_f64()
+            );
+        }
+    }
+    Err(Failed::new(
+        Exit::Interrupted,
+        format!("volume {name} was not used: the wait for it was interrupted"),
+        false,
+    ))
+}
+
+/// What the owner of a volume reports of its clients in its sample of this number, from 1. The error is for people.
+fn use_of(api: &Api, name: &str, nth: usize) -> Result<VolumeSample, String> {
     let limit = Instant::now() + COUNT_LIMIT;
     let status: StatusView = api.get("/v1/status").map_err(|why| why.message().to_owned())?;
-    let owner = status.nodes.iter().find(|node| Some(&node.name) == found.owner.as_ref());
+    let owner = status.volumes.iter().find(|volume| volume.name == name).and_then(|of| of.owner.as_ref());
+    let owner = status.nodes.iter().find(|node| Some(&node.name) == owner);
     let address = owner.and_then(|owner| owner.api.parse().ok()).ok_or("it has no owner now")?;
     let mut events = api.of_other(address).follow("/v1/stream", COUNT_LIMIT)?;
+    let mut samples = 0;
     while let Some(event) = events.receive()? {
         if event.name == "sample" {
             let sample: Sample = serde_json::from_str(&event.data).map_err(|why| why.to_string())?;
-            let of = sample.volumes.iter().find(|volume| volume.name == name);
+            samples += 1;
+            let of = sample.volumes.into_iter().find(|volume| volume.name == name);
             match of {
-                Some(of) => return Ok(of.clients),
-                None if Instant::now() > limit => break,
-                None => {}
+                Some(of) if samples >= nth => return Ok(of),
+                _ if Instant::now() > limit => break,
+                _ => {}
             }
         }
     }
     Err("its owner does not report it".into())
-}
-
-/// Starts the process that detaches a volume when its input ends: that of this process does, however this process ends.
-fn start_detaching(api: &Api, name: &str) -> Result<(Child, ChildStdin), Failed> {
-    let failed = |why: std::io::Error| {
-        Failed::new(
-            Exit::Failed,
-            format!("the process that detaches volume {name} cannot be started: {why}"),
-            false,
-        )
-    };
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["guest", "detach-afterwards", name]).args(api.arguments());
-    // In a group of its own, so that Ctrl-C does not reach it.
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
-    let mut child = command.spawn().map_err(failed)?;
-    let input = child.stdin.take().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
-    Ok((child, input))
-}
-
-/// Detach a volume when standard input ends. `loadline guest shell` starts this command; it is of no other use.
-#[derive(clap::Args)]
-pub(super) struct DetachArgs {
-    /// The name of the volume.
-    name: String,
-    #[command(flatten)]
-    api: Api,
-}
-
-/// Waits for the end of the input, and detaches the volume as soon as no client uses it.
-pub(super) fn detach(args: DetachArgs) -> Exit {
-    let DetachArgs { name, api } = args;
-    let api = api.within(ANSWER_LIMIT);
-    // Now, while its nodes answer: the one that is named may be dead by then.
-    let mut apis = vec![api.clone()];
-    if let Ok(status) = api.get::<StatusView>("/v1/status") {
-        let others = status.nodes.iter().filter_map(|node| node.api.parse().ok());
-        apis.extend(others.map(|address| api.of_other(address).within(ANSWER_LIMIT)));
-    }
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    let limit = Instant::now() + DETACH_LIMIT;
-    loop {
-        let mut why = String::new();
-        for api in &apis {
-            let path = format!("/v1/volumes/{}/detach", escaped(&name));
-            match api.post::<_, ()>(&path, Detach { force: false }) {
-                Ok(()) => return Exit::Done,
-                Err(failed) => why = failed.message().to_owned(),
-            }
-        }
-        if Instant::now() > limit {
-            return print_error(
-                Exit::Failed,
-                &format!(
-                    "volume {name} is still attached, and was not before: {why}. Detach it with 'loadline volume detach {name}'"
-                ),
-            );
-        }
-        thread::sleep(DETACH_EVERY);
-    }
-}
-
-/// Prints that a volume is attached for the machine only.
-pub(super) fn announce(name: &str, attached: &Attached) {
-    if attached.detaches.is_some() {
-        eprint_line!("volume {name} is attached for this machine, and detached when it ends");
-    }
 }

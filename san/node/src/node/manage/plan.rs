@@ -333,6 +333,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         log_bytes: checked.log_bytes,
         cache_bytes: 0,
         attached: None,
+        attach_key: None,
         socket: SocketPlace::First,
         requires_tls: checked.wanted.requires_tls,
         limit: None,

@@ -47,6 +47,10 @@ pub struct VolumeSample {
     pub name: String,
     /// Connections of clients.
     pub clients: usize,
+    /// How long ago the last connection ended whose client may come back, because it did not announce its end; or for how long this node
+    /// has served the volume, if clients of the owner before may come back. Milliseconds. It is left out if there is no such client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_client_ms: Option<u64>,
     /// Requests without an answer now.
     pub unanswered: usize,
     /// Reads of data.
@@ -259,6 +263,7 @@ fn of_volume(before: &Counted, now: &VolumeState, name: String) -> VolumeSample 
         id: now.id.0,
         name,
         clients: now.clients,
+        lost_client_ms: now.lost_ns.map(|since| since / 1_000_000),
         unanswered: now.unanswered,
         read,
         write,

@@ -68,6 +68,9 @@ pub struct VolumeView {
     pub in_sync: u32,
     /// Where it is attached.
     pub attached: Option<String>,
+    /// The key with which it was attached, if it was attached for a while only: `loadline guest shell` does that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attach_key: Option<String>,
     /// The node that owns it.
     pub owner: Option<String>,
     /// The epoch of its record.
@@ -487,6 +490,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         health,
         in_sync: fewest.filter(|_| !is_blocked).unwrap_or(0) as u32,
         attached: volume.attached.and_then(name),
+        attach_key: volume.attach_key.clone(),
         owner: owner.and_then(|record| name(record.owner.node.0)),
         epoch: record.as_ref().map_or(0, |record| record.epoch.0),
         replicas,

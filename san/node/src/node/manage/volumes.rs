@@ -30,6 +30,8 @@ pub(super) const GROUP: u64 = 4 << 20;
 pub(super) const LOG: u64 = 256 << 20;
 /// And at the least: 4 MiB are in flight at once then.
 pub(super) const LEAST_LOG: u64 = 32 << 20;
+/// Bytes of the key of an attachment at most.
+const LONGEST_KEY: usize = 64;
 /// How long a volume may take to be served.
 pub(super) const SERVED: Duration = Duration::from_secs(20);
 
@@ -151,11 +153,32 @@ impl Node {
     }
 
     /// Makes this node, or the one that is named, the owner of a volume, and lets clients in. Connections that came before are cut,
-    /// also where the volume was attached here already: nothing that came by them is carried out afterwards.
-    pub async fn attach_volume(&self, name: &str, node: Option<&str>) -> Result<Use, ManageError> {
+    /// also where the volume was attached here already: nothing that came by them is carried out afterwards. With a key, only a volume is
+    /// attached that is attached nowhere, and the key is that of the attachment: [`detach_volume`](Self::detach_volume) requires it.
+    pub async fn attach_volume(
+        &self,
+        name: &str,
+        node: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Use, ManageError> {
+        if let Some(key) = key {
+            check_key(key)?;
+        }
         let (id, volume, catalog) = self.attachable(name, node).await?;
         let target = self.id();
-        self.set_attached(id, Some(target)).await?;
+        let wanted = key.map(str::to_owned);
+        let attach = move |volume: &Volume| {
+            let may = wanted.is_none() || volume.attached.is_none() || volume.attach_key == wanted;
+            may.then(|| Volume { attach_key: wanted.clone(), ..volume.attached_at(Some(target)) })
+        };
+        if !self.change_attached(id, attach).await? {
+            return Err(ManageError::InUse(format!(
+                "volume {name} is attached already, and with a key only a volume is attached that is not"
+            )));
+        }
+        if volume.attached.is_none() {
+            self.loop_of(id).give(LoopCommand::NoClients(VolumeId(id)));
+        }
         self.reconciled().await;
         self.refresh().await?;
         let fence = self.record(id).map_or(0, |record| record.fence);
@@ -292,11 +315,15 @@ impl Node {
         self.id()
     }
 
-    /// A volume has no owner any more.
-    pub async fn detach_volume(&self, name: &str, force: bool) -> Result<(), ManageError> {
+    /// A volume has no owner any more. With a key, only the attachment ends that has this key: if there is none, nothing is done.
+    pub async fn detach_volume(&self, name: &str, force: bool, key: Option<&str>) -> Result<(), ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
-        if volume.attached.is_none() {
+        let wanted = key.map(str::to_owned);
+        let is_it = move |volume: &Volume| {
+            volume.attached.is_some() && (wanted.is_none() || volume.attach_key == wanted)
+        };
+        if !is_it(&volume) {
             return Ok(());
         }
         let (owner, address) = {
@@ -329,7 +356,9 @@ impl Node {
                 "volume {name} has {clients} connections: stop its clients first, or detach the volume with --force, which disconnects the clients"
             )));
         }
-        self.set_attached(id, None).await?;
+        if !self.change_attached(id, move |volume| is_it(volume).then(|| volume.attached_at(None))).await? {
+            return Ok(());
+        }
         self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
         self.reconcile_soon();
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
@@ -341,24 +370,26 @@ impl Node {
         }
     }
 
-    pub(super) async fn set_attached(&self, id: u64, attached: Option<u32>) -> Result<(), ManageError> {
+    /// Stores what `change` makes of a volume. Returns whether it makes something of it.
+    async fn change_attached(
+        &self,
+        id: u64,
+        change_of: impl Fn(&Volume) -> Option<Volume> + Send + 'static,
+    ) -> Result<bool, ManageError> {
         let set = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
                 // A volume that is being deleted in steps is attached nowhere any more.
                 let there = catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready);
-                let Some((volume, version)) = there else { return Ok(false) };
-                let next = volume.attached_at(attached);
+                let Some((volume, version)) = there else { return Ok(None) };
+                let Some(next) = change_of(volume) else { return Ok(Some(false)) };
                 if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                    return Ok(true);
+                    return Ok(Some(true));
                 }
             }
             Err(ConfigError::Contended)
         });
-        match set.await? {
-            true => Ok(()),
-            false => Err(ManageError::Wrong("the volume was deleted meanwhile".into())),
-        }
+        set.await?.ok_or_else(|| ManageError::Wrong("the volume was deleted meanwhile".into()))
     }
 
     pub(super) fn volume(&self, name: &str) -> Result<(u64, Volume), ManageError> {
@@ -369,6 +400,17 @@ impl Node {
             name: name.into(),
             are: listed(state.catalog.volumes.values().map(|(volume, _)| volume.name.clone())),
         })
+    }
+}
+
+/// Whether an attachment may have this key.
+fn check_key(key: &str) -> Result<(), ManageError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    match (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(is_plain) {
+        true => Ok(()),
+        false => Err(ManageError::Wrong(format!(
+            "the key of an attachment has 1 to {LONGEST_KEY} letters, digits and '-', and {key:?} is none"
+        ))),
     }
 }
 

@@ -31,6 +31,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         lease_ms: 600,
         log_bytes: 32 << 20,
         attached: Some(1),
+        attach_key: None,
         socket: SocketPlace::First,
         requires_tls: false,
         limit: None,
