@@ -3,6 +3,8 @@
 
 #[path = "machines/iscsi.rs"]
 mod iscsi;
+#[path = "machines/limits.rs"]
+mod limits;
 #[path = "support/line.rs"]
 mod line;
 #[path = "machines/migrated.rs"]
