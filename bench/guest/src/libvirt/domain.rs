@@ -222,8 +222,8 @@ impl Running for Domain {
         &self.control
     }
 
-    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
-        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu);
+    fn bus(&mut self, machine: &Machine) -> Result<Box<dyn Bus>, QmpError> {
+        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), machine, self.qemu);
         // Libvirt has QEMU wait, when a machine has turned itself off, until libvirt ends it: without a libvirt forever. A QEMU before 6.0
         // does not know the command, and waits.
         let _ = bus.command("set-action", json!({ "shutdown": "poweroff" }));

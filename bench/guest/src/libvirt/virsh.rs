@@ -50,6 +50,9 @@ impl From<VirshError> for QmpError {
     fn from(error: VirshError) -> QmpError {
         match error {
             VirshError::Refused(why) => QmpError::Refused(why),
+            VirshError::Slow(_) => {
+                QmpError::Broken(std::io::Error::new(std::io::ErrorKind::TimedOut, error.to_string()))
+            }
             other => QmpError::Broken(std::io::Error::other(other.to_string())),
         }
     }
