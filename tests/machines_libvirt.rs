@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use daemon::Daemon;
 use serde_json::Value;
-use support::{Said, eventually, finish, folder, loadline, signal};
+use support::{Said, checked, eventually, finish, folder, loadline, signal};
 
 /// How long a run may take on a busy machine without hardware virtualisation.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -125,12 +125,6 @@ impl Place {
         fs::set_permissions(folder.join("virsh"), Permissions::from_mode(0o755)).unwrap();
         PathBuf::from(format!("{}:{path}", folder.display()))
     }
-}
-
-fn checked(report: &Value) -> (u64, u64) {
-    let verify = &report["steps"][0]["verify"];
-    let of = |name: &str| verify[name].as_u64().unwrap();
-    (of("checked"), ["lost", "corrupt", "foreign", "unreadable"].map(of).iter().sum())
 }
 
 #[test]
