@@ -3,6 +3,8 @@
 
 #[path = "machines/iscsi.rs"]
 mod iscsi;
+#[path = "machines/limits.rs"]
+mod limits;
 #[path = "support/line.rs"]
 mod line;
 #[path = "machines/migrated.rs"]
@@ -18,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Said, eventually, finish, folder, loadline, signal};
+use support::{Said, checked, eventually, finish, folder, loadline, signal};
 
 /// How long a run may take on a busy machine without hardware virtualisation.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -92,19 +94,6 @@ impl Drop for Place {
         }
         left.into_iter().for_each(|process| signal(process, "KILL"));
     }
-}
-
-fn checked(report: &Value) -> (u64, u64) {
-    let of = |step: &Value, name: &str| step["verify"][name].as_u64().unwrap();
-    let sum = |names: &[&str]| -> u64 {
-        report["steps"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|step| names.iter().map(|n| of(step, n)).sum::<u64>())
-            .sum()
-    };
-    (sum(&["checked"]), sum(&["lost", "corrupt", "foreign", "unreadable"]))
 }
 
 #[test]

@@ -1,8 +1,18 @@
-//! Workers that are virtual machines which libvirt starts: Debian's real libvirt, of a test's own, and QEMU as another user. It needs
-//! root.
+//! Workers that are virtual machines which libvirt starts: Debian's real libvirt, of a test's own, and QEMU as another user. That needs
+//! root; the tests of an ordinary user's libvirt (`session`) do not.
 
+#[path = "machines_libvirt/by_ssh.rs"]
+mod by_ssh;
 #[path = "machines_libvirt/daemon.rs"]
 mod daemon;
+#[allow(dead_code, reason = "the fault scripts use the rest")]
+#[path = "hosts/netns.rs"]
+mod netns;
+#[path = "machines_libvirt/session.rs"]
+mod session;
+#[allow(dead_code, reason = "other fleets use the rest")]
+#[path = "ssh/hosts.rs"]
+mod ssh_hosts;
 mod support;
 
 use std::fs::{self, Permissions};
@@ -13,10 +23,19 @@ use std::time::Duration;
 
 use daemon::Daemon;
 use serde_json::Value;
-use support::{Said, eventually, finish, folder, loadline, signal};
+use support::{Said, checked, eventually, finish, folder, loadline, signal};
 
 /// How long a run may take on a busy machine without hardware virtualisation.
 const LIMIT: Duration = Duration::from_secs(400);
+
+/// A study whose workers are machines of this libvirt: so many nodes, with more options of a machine, that measure for so long.
+fn study(libvirt: &str, nodes: u32, machine: &str, target: &str, seconds: u32) -> String {
+    format!(
+        "name = \"machines\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n[fleet]\nnodes = {nodes}\ndisk_size = \"16MiB\"\n\
+         machine = {{ memory = \"112MiB\", {machine} libvirt = \"{libvirt}\" }}\n[target]\n{target}\n[phases]\nwarm_up = \"0s\"\n\
+         measure = \"{seconds}s\"\ncool_down = \"0s\"\n[run]\nrepeats = 1\nverify = true\n"
+    )
+}
 
 /// A place for one test: a libvirt, folders that its QEMU may enter, and temporary files that nobody else has.
 struct Place {
@@ -25,30 +44,23 @@ struct Place {
 }
 
 impl Place {
-    /// `None`: it needs root.
-    fn new() -> Option<Place> {
+    fn new() -> Place {
         let folder = folder();
         for (name, mode) in [("", 0o755), ("data", 0o755), ("temporary", 0o777)] {
             let path = folder.path().join(name);
             fs::create_dir_all(&path).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         }
-        let daemon = Daemon::start(&folder.path().join("libvirt"))?;
-        Some(Place { daemon, folder })
+        let daemon = Daemon::start(&folder.path().join("libvirt"));
+        Place { daemon, folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A study whose workers are machines of this libvirt: so many nodes, with more options of a machine, that measure for so long.
     fn study(&self, nodes: u32, machine: &str, target: &str, seconds: u32) -> String {
-        format!(
-            "name = \"machines\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n[fleet]\nnodes = {nodes}\ndisk_size = \"16MiB\"\n\
-             machine = {{ memory = \"112MiB\", {machine} libvirt = \"{}\" }}\n[target]\n{target}\n[phases]\nwarm_up = \"0s\"\n\
-             measure = \"{seconds}s\"\ncool_down = \"0s\"\n[run]\nrepeats = 1\nverify = true\n",
-            self.daemon.uri()
-        )
+        study(&self.daemon.uri(), nodes, machine, target, seconds)
     }
 
     /// One on files.
@@ -115,15 +127,9 @@ impl Place {
     }
 }
 
-fn checked(report: &Value) -> (u64, u64) {
-    let verify = &report["steps"][0]["verify"];
-    let of = |name: &str| verify[name].as_u64().unwrap();
-    (of("checked"), ["lost", "corrupt", "foreign", "unreadable"].map(of).iter().sum())
-}
-
 #[test]
 fn machines_are_in_the_list_of_libvirt_while_they_measure_and_gone_at_the_end_and_the_report_says_so() {
-    let Some(place) = Place::new() else { return };
+    let place = Place::new();
     let target = format!("folder = {:?}", place.path("data"));
     let run = place.begin(&place.study(2, "queues = 1, iothread = true,", &target, 3), &[], &[]);
     place.measures(2);
@@ -153,7 +159,7 @@ fn machines_are_in_the_list_of_libvirt_while_they_measure_and_gone_at_the_end_an
 
 #[test]
 fn machines_use_a_cluster_crash_pause_and_are_killed_and_lose_no_write() {
-    let Some(place) = Place::new() else { return };
+    let place = Place::new();
     let faults = "faults = [{ at = \"1s\", do = \"crash-machine\", node = \"node-1\" },\n\
          { at = \"2s\", do = { pause-machine = { by = \"2s\" } }, node = \"node-2\" },\n\
          { at = \"16s\", do = \"kill-machine\", node = \"node-3\" }]\n";
@@ -179,7 +185,7 @@ fn machines_use_a_cluster_crash_pause_and_are_killed_and_lose_no_write() {
 
 #[test]
 fn a_run_that_is_killed_leaves_no_domain_also_if_libvirt_is_gone_by_then() {
-    let Some(place) = Place::new() else { return };
+    let place = Place::new();
     let run = place.begin(&place.on_files(2, 60), &[], &[]);
     place.measures(2);
     signal(run.id(), "KILL");
@@ -198,7 +204,7 @@ fn a_run_that_is_killed_leaves_no_domain_also_if_libvirt_is_gone_by_then() {
 
 #[test]
 fn a_libvirt_that_is_stopped_ends_its_machines_and_one_that_is_killed_is_named_and_both_leave_none() {
-    let Some(place) = Place::new() else { return };
+    let place = Place::new();
     // Stopped in order, it ends what lives with a connection to it.
     let run = place.begin(&place.on_files(1, 60), &[], &[]);
     place.measures(1);
@@ -222,7 +228,7 @@ fn a_libvirt_that_is_stopped_ends_its_machines_and_one_that_is_killed_is_named_a
 
 #[test]
 fn what_speaks_against_machines_of_libvirt_is_said_with_what_to_do() {
-    let Some(place) = Place::new() else { return };
+    let place = Place::new();
     let study = place.on_files(1, 2);
     // Of the study.
     let uri = place.daemon.uri();

@@ -149,13 +149,52 @@ fn a_run_that_is_stopped_while_a_machine_is_migrated_leaves_nothing() {
         let order =
             command.args(["fleet", "move", out, "--node", "node-1", "--to", "node-2"]).spawn().unwrap();
         eventually("a destination is there", LIMIT, || destination(&place, &before).is_some());
+        eventually("its copy of a journal is there", LIMIT, || {
+            !copies_of_memory(&place.path(out)).is_empty()
+        });
         signal(run.id(), word);
         finish(run, LIMIT);
         eventually("every machine has ended", Duration::from_secs(30), || place.machines().is_empty());
         assert!(!finish(order, LIMIT).code.is_some_and(|code| code == 0 && word == "KILL"));
-        let left = copies_of_memory(&place.path(out));
-        assert!(word == "KILL" || left.is_empty(), "{left:?}");
+        if word == "KILL" {
+            let mut command = place.command();
+            let run = command.args(["run", "--resume", out]).spawn().unwrap();
+            eventually("the run goes on", LIMIT, || place.machines().len() == 2);
+            signal(run.id(), "INT");
+            assert_eq!(finish(run, LIMIT).code, Some(130));
+        }
+        assert_eq!(copies_of_memory(&place.path(out)), [""; 0]);
     }
+}
+
+#[test]
+fn a_keeper_that_is_killed_while_its_machine_is_migrated_leaves_nothing_in_the_folder_of_its_run() {
+    let place = Place::new();
+    let text = study("[fleet]\nnodes = 2\ndisk_size = \"16MiB\"\nmachine = {}\n[target.san]\ncopies = 2")
+        .replace("measure = \"2s\"", "measure = \"15s\"");
+    fs::write(place.path("study.toml"), text).unwrap();
+    let mut command = place.command();
+    let run = command.args(["run", "study.toml", "--out", "run"]).spawn().unwrap();
+    eventually("the run takes orders", LIMIT, || place.path("run/orders.sock").exists());
+    eventually("the machines are there", LIMIT, || place.machines().len() == 2);
+    let before = place.machines();
+    let mut command = place.command();
+    let order = command.args(["fleet", "move", "run", "--node", "node-1", "--to", "node-2"]).spawn().unwrap();
+    eventually("a destination is there", LIMIT, || destination(&place, &before).is_some());
+    let keeper = parent(destination(&place, &before).expect("it was there a moment ago"));
+    eventually("its copy of a journal is there", LIMIT, || !copies_of_memory(&place.path("run")).is_empty());
+    signal(keeper, "KILL");
+    assert_eq!(finish(order, LIMIT).code, Some(1));
+    assert_ne!(copies_of_memory(&place.path("run")), [""; 0], "the run itself does not know of it");
+    let said = finish(run, LIMIT);
+    assert!(said.code.is_some_and(|code| code != 101), "{}", said.err);
+    assert_eq!(copies_of_memory(&place.path("run")), [""; 0]);
+}
+
+fn parent(process: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields = stat.rsplit_once(") ").expect("it has a name").1;
+    fields.split(' ').nth(1).expect("it has a parent").parse().unwrap()
 }
 
 /// Files of migrations that are left in a run's folder.

@@ -17,12 +17,13 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one in this folder, and waits until it answers. `None`: it needs root.
-    pub(crate) fn start(folder: &Path) -> Option<Daemon> {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("a libvirt of a test's own needs root: not tested");
-            return None;
-        }
+    /// Starts one in this folder, and waits until it answers.
+    pub(crate) fn start(folder: &Path) -> Daemon {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "this test needs root: its libvirt is started in namespaces of its own, and has its QEMU run as another user. Run it as root, \
+             or only the tests of an ordinary user's libvirt: cargo test --test machines_libvirt session"
+        );
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/machines_libvirt/daemon.sh");
         let namespace = Command::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"])
@@ -33,7 +34,7 @@ impl Daemon {
             .expect("./dev setup --tests installs unshare");
         let daemon = Daemon { folder: folder.into(), namespace };
         daemon.answers();
-        Some(daemon)
+        daemon
     }
 
     fn answers(&self) {

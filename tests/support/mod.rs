@@ -93,6 +93,14 @@ pub(crate) fn finish(mut child: Child, limit: Duration) -> Said {
     Said { code: status.code(), out, err }
 }
 
+/// The blocks that were checked in all steps of a run, by its report, and those that were not what was written.
+pub(crate) fn checked(report: &Value) -> (u64, u64) {
+    let steps = report["steps"].as_array().unwrap();
+    let of = |step: &Value, name: &str| step["verify"][name].as_u64().unwrap();
+    let sum = |name: &str| steps.iter().map(|step| of(step, name)).sum::<u64>();
+    (sum("checked"), ["lost", "corrupt", "foreign", "unreadable"].map(sum).iter().sum())
+}
+
 /// Sends a signal by its name.
 pub(crate) fn signal(process: u32, name: &str) {
     let status = Command::new("kill").arg(format!("-{name}")).arg(process.to_string()).status();

@@ -86,7 +86,7 @@ pub use launcher::{
     CpuShare, DiskQuestion, FleetKind, FleetOptions, FoundDisk, HostAnswer, HostQuestion, JoiningWorkers,
     LocalProcesses, OpenPlaces, Placement, ProxmoxMachines, SshHosts, run_host_agent, ssh_shell,
 };
-pub use loadline_guest::{LibvirtUri, Machine, Migrated};
+pub use loadline_guest::{LibvirtUri, Machine, Migrated, remove_left_copies};
 pub use loadline_proxmox::Proxmox;
 pub use machine::run_worker_in_machine;
 pub use mid_step::{Manner, MidStepChanges, MidStepOrder, Restart};

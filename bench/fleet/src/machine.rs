@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use loadline_guest::{
     Acceleration, Contents, Devices, GuestError, Hypervisor, Image, Kernel, Machine, MachineDisk, Migrated,
-    NbdServer, Qemu, Remote, Whither, probe, room, turns,
+    NbdServer, OpenFile, Qemu, Remote, Whither, probe, room, turns,
 };
 use loadline_load::nbd::uri::Server;
 use loadline_load::{Disk, Lent, LoadError, Target, lend, memory, share_journal};
@@ -311,9 +311,10 @@ impl Lender {
             }
             Request::Journal { path, unit, size } => {
                 let file = share_journal(&path, unit, size)?;
-                let length =
-                    file.metadata().map_err(|e| LoadError::failed(format!("{}: {e}", path.display())))?.len();
-                let address = devices.share(&path, length).map_err(of_load)?;
+                let failed = |e: io::Error| LoadError::failed(format!("{}: {e}", path.display()));
+                let length = file.metadata().map_err(failed)?.len();
+                let open = OpenFile::of(&file).map_err(failed)?;
+                let address = devices.share(&path, open, length).map_err(of_load)?;
                 self.journals.insert(address.clone(), file);
                 Ok(Answer::Attached { address, findings: Vec::new() })
             }
@@ -341,15 +342,15 @@ pub fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> 
     }
     match &disk.target {
         Target::Path(path) => {
-            let (path, direct) = (path.clone(), lent.direct);
-            let kind = lent.file.as_ref().and_then(|file| fstat(file.as_fd()).ok());
-            let is_block = kind.is_some_and(|stat| {
-                SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFBLK
-            });
-            Ok(if is_block {
-                MachineDisk::Block { path, direct }
-            } else {
-                MachineDisk::File { path, direct }
+            let file = lent.file.clone().ok_or_else(|| {
+                LoadError::failed(format!("{} is not open, and cannot be attached", path.display()))
+            })?;
+            let is_block = fstat(file.as_fd())
+                .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFBLK);
+            let (path, open, direct) = (path.clone(), OpenFile::from(file), lent.direct);
+            Ok(match is_block {
+                true => MachineDisk::Block { path, open, direct },
+                false => MachineDisk::File { path, open, direct },
             })
         }
         other => {

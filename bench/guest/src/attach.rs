@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use nix::fcntl::Flock;
 use serde_json::{Value, json};
 
 use crate::bus::{Behind, Bus};
-use crate::disk::MachineDisk;
+use crate::disk::{MachineDisk, OpenFile};
 use crate::error::GuestError;
-use crate::machine::Machine;
 use crate::qmp::QmpError;
+use crate::vhost_server;
 
 /// The places of the machine's bus that devices get; those before are the board's own.
 const PLACES: std::ops::Range<u8> = 8..32;
@@ -23,7 +24,7 @@ const DETACH_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 enum Device {
     Disk { disk: MachineDisk, writable: bool },
-    Memory { path: PathBuf, length: u64 },
+    Memory { path: PathBuf, open: OpenFile, length: u64 },
 }
 
 impl Device {
@@ -48,15 +49,15 @@ impl Device {
 #[derive(Debug)]
 pub struct Devices {
     bus: Box<dyn Bus>,
-    machine: Machine,
     used: BTreeMap<u8, Device>,
     /// Locks of files that a migration has made, by place.
     locks: BTreeMap<u8, Flock<File>>,
+    stuck: Option<String>,
 }
 
 impl Devices {
-    pub(crate) fn new(bus: Box<dyn Bus>, machine: Machine) -> Devices {
-        Devices { bus, machine, used: BTreeMap::new(), locks: BTreeMap::new() }
+    pub(crate) fn new(bus: Box<dyn Bus>) -> Devices {
+        Devices { bus, used: BTreeMap::new(), locks: BTreeMap::new(), stuck: None }
     }
 
     /// Attaches a disk, and returns its PCI address in the machine.
@@ -66,12 +67,12 @@ impl Devices {
         self.add(place, Device::Disk { disk: disk.clone(), writable }, &name)
     }
 
-    /// Attaches a file of the host as memory, and returns the PCI address of its device, whose second resource it is. Its length is a
-    /// power of two, at least 1 MiB.
-    pub fn share(&mut self, path: &Path, length: u64) -> Result<String, GuestError> {
+    /// Attaches a file of the host as memory, and returns the PCI address of its device, whose second resource it is. `open` is the file that
+    /// was opened at this path. Its length is a power of two, at least 1 MiB.
+    pub fn share(&mut self, path: &Path, open: OpenFile, length: u64) -> Result<String, GuestError> {
         let name = path.display().to_string();
         let place = self.place(&name)?;
-        self.add(place, Device::Memory { path: path.into(), length }, &name)
+        self.add(place, Device::Memory { path: path.into(), open, length }, &name)
     }
 
     /// The same devices at the same places of another machine, which this one is about to become: with other disks in place of those that
@@ -80,7 +81,7 @@ impl Devices {
         &self,
         bus: Box<dyn Bus>,
         disks: &[(MachineDisk, MachineDisk)],
-        memory: &BTreeMap<PathBuf, PathBuf>,
+        memory: &BTreeMap<PathBuf, (PathBuf, OpenFile)>,
     ) -> Result<Devices, GuestError> {
         let has = |wanted: &MachineDisk| {
             self.used.values().any(|device| matches!(device, Device::Disk { disk, .. } if disk == wanted))
@@ -88,7 +89,7 @@ impl Devices {
         if let Some((missing, _)) = disks.iter().find(|(before, _)| !has(before)) {
             return Err(GuestError::failed(format!("the virtual machine has no disk {}", missing.name())));
         }
-        let mut copied = Devices::new(bus, self.machine.clone());
+        let mut copied = Devices::new(bus);
         for (place, device) in &self.used {
             let mut device = device.clone();
             match &mut device {
@@ -97,9 +98,10 @@ impl Devices {
                         disk.clone_from(other);
                     }
                 }
-                Device::Memory { path, .. } => {
-                    if let Some(copy) = memory.get(path) {
+                Device::Memory { path, open, .. } => {
+                    if let Some((copy, opened)) = memory.get(path) {
                         path.clone_from(copy);
+                        open.clone_from(opened);
                     }
                 }
             }
@@ -130,7 +132,7 @@ impl Devices {
     /// The files of the host that are memory of the machine, with their lengths.
     pub(crate) fn shared_files(&self) -> impl Iterator<Item = (&Path, u64)> {
         self.used.values().filter_map(|device| match device {
-            Device::Memory { path, length } => Some((path.as_path(), *length)),
+            Device::Memory { path, length, .. } => Some((path.as_path(), *length)),
             Device::Disk { .. } => None,
         })
     }
@@ -162,14 +164,12 @@ impl Devices {
         };
         let removed = match behind {
             Behind::Memory => self.remove_memory(place),
-            Behind::Block | Behind::Socket => {
-                self.bus.remove_disk(place, behind, &self.machine, DETACH_LIMIT)
-            }
+            Behind::Block | Behind::Socket => self.bus.remove_disk(place, behind, DETACH_LIMIT),
         };
         removed.map_err(|e| match e {
-            QmpError::Broken(why) if why.kind() == std::io::ErrorKind::TimedOut => GuestError::failed(
-                format!("the virtual machine did not let the device at {address} go within {DETACH_LIMIT:?}"),
-            ),
+            QmpError::Broken(why) if why.kind() == io::ErrorKind::TimedOut => GuestError::failed(format!(
+                "the virtual machine did not let the device at {address} go within {DETACH_LIMIT:?}"
+            )),
             other => failed(other),
         })?;
         self.used.remove(&place);
@@ -193,10 +193,8 @@ impl Devices {
 
     fn add(&mut self, place: u8, device: Device, name: &str) -> Result<String, GuestError> {
         let attached = match &device {
-            Device::Disk { disk, writable } => {
-                self.bus.add_disk(place, disk, *writable, &self.machine).map(drop)
-            }
-            Device::Memory { path, length } => self.add_memory(place, path, *length),
+            Device::Disk { disk, writable } => self.add_disk(place, disk, *writable),
+            Device::Memory { path, open, length } => self.add_memory(place, path, open, *length),
         };
         match attached {
             Ok(()) => {
@@ -218,9 +216,40 @@ impl Devices {
         }
     }
 
-    fn add_memory(&mut self, place: u8, path: &Path, length: u64) -> Result<(), QmpError> {
+    fn add_disk(&mut self, place: u8, disk: &MachineDisk, writable: bool) -> Result<(), QmpError> {
+        let MachineDisk::VhostUser(socket) = disk else {
+            return self.bus.add_disk(place, disk, writable).map(drop);
+        };
+        // On another host QEMU finds that out.
+        if self.bus.is_here() {
+            vhost_server::is_there(socket, vhost_server::LIMIT).map_err(QmpError::Refused)?;
+        }
+        self.bus.add_disk(place, disk, writable).map(drop).map_err(|error| match error {
+            QmpError::Broken(why) if why.kind() == io::ErrorKind::TimedOut => {
+                let why = "it waits for the server of the disk, which says nothing or has another client, and the virtual machine stands \
+                           still: start the server again, or end its other client";
+                self.stuck = Some(format!("{}: QEMU does not answer: {why}", disk.name()));
+                QmpError::Broken(io::Error::other(why))
+            }
+            other => other,
+        })
+    }
+
+    /// Why QEMU answers nothing any more, if it waits for something without end: its machine can only be ended.
+    pub(crate) fn stuck(&self) -> Option<&String> {
+        self.stuck.as_ref()
+    }
+
+    fn add_memory(&mut self, place: u8, path: &Path, open: &OpenFile, length: u64) -> Result<(), QmpError> {
+        let handed = self.bus.hand_over(place, path, open)?;
+        let added = self.add_memory_of(place, &handed, length);
+        // QEMU has it as memory, and needs no name of it any more.
+        self.bus.take_back(place);
+        added
+    }
+
+    fn add_memory_of(&mut self, place: u8, path: &Path, length: u64) -> Result<(), QmpError> {
         let memory = format!("node{place}");
-        self.bus.let_in(path)?;
         let object = json!({ "qom-type": "memory-backend-file", "id": memory, "mem-path": path, "size": length, "share": true });
         self.bus.command("object-add", object)?;
         // A machine with the memory of another master is not migrated.

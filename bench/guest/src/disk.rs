@@ -1,8 +1,45 @@
 //! A disk of a machine, and how QEMU opens it.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+
+/// A file or a device that was opened and checked. A QEMU that we start gets the open file itself, so that it uses what was checked, whatever
+/// has its name by then. Libvirt opens it by its name.
+#[derive(Debug, Clone)]
+pub struct OpenFile(Arc<OwnedFd>);
+
+impl OpenFile {
+    /// Another handle of this file. The two share what is locked.
+    pub fn of(file: &File) -> io::Result<OpenFile> {
+        Ok(OpenFile(Arc::new(file.try_clone()?.into())))
+    }
+}
+
+impl From<Arc<OwnedFd>> for OpenFile {
+    fn from(file: Arc<OwnedFd>) -> OpenFile {
+        OpenFile(file)
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The same handle.
+impl PartialEq for OpenFile {
+    fn eq(&self, other: &OpenFile) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for OpenFile {}
 
 /// A disk for a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +48,8 @@ pub enum MachineDisk {
     File {
         /// Where.
         path: PathBuf,
+        /// The file that was opened there.
+        open: OpenFile,
         /// Whether I/O bypasses the host's page cache.
         direct: bool,
     },
@@ -18,6 +57,8 @@ pub enum MachineDisk {
     Block {
         /// Where.
         path: PathBuf,
+        /// The device that was opened there.
+        open: OpenFile,
         /// Whether I/O bypasses the host's page cache.
         direct: bool,
     },
@@ -102,15 +143,23 @@ impl MachineDisk {
         }
     }
 
-    /// As QEMU opens it.
-    pub(crate) fn block(&self) -> Value {
+    /// What was opened of this host.
+    pub(crate) fn opened(&self) -> Option<&OpenFile> {
+        match self {
+            MachineDisk::File { open, .. } | MachineDisk::Block { open, .. } => Some(open),
+            _ => None,
+        }
+    }
+
+    /// As QEMU opens it; a file or a device under the name `handed`.
+    pub(crate) fn block(&self, handed: &Path) -> Value {
         let local = |driver: &str, path: &Path, direct: bool| {
             json!({ "driver": "raw", "file": { "driver": driver, "filename": path, "locking": "off", "aio": "threads",
                 "cache": { "direct": direct } } })
         };
         match self {
-            MachineDisk::File { path, direct } => local("file", path, *direct),
-            MachineDisk::Block { path, direct } => local("host_device", path, *direct),
+            MachineDisk::File { direct, .. } => local("file", handed, *direct),
+            MachineDisk::Block { direct, .. } => local("host_device", handed, *direct),
             MachineDisk::Nbd { server, export } => {
                 // A server that comes again within this time, seconds, is no error for the machine. A cluster takes longer: another node
                 // takes the volume over, and the relay waits before it connects to that node.

@@ -89,7 +89,7 @@ impl Keeper {
         started: Instant,
     ) -> Result<Keeper, GuestError> {
         let failed = |e: io::Error| GuestError::failed(format!("the connection to QEMU: {e}"));
-        let bus = match running.bus() {
+        let bus = match running.bus(machine) {
             Ok(bus) => bus,
             Err(error) => return Err(died(&mut *running, &error.to_string())),
         };
@@ -97,7 +97,8 @@ impl Keeper {
         let shared = Shared {
             origin,
             running: Mutex::new(running),
-            devices: Mutex::new(Devices::new(bus, machine.clone())),
+            devices: Mutex::new(Devices::new(bus)),
+            stuck: Mutex::new(None),
             out: Arc::new(Mutex::new(out)),
             continues: Mutex::new(None),
         };
@@ -155,8 +156,13 @@ impl Keeper {
         if let Some((_, stream)) = connection {
             let _ = stream.shutdown(Shutdown::Both);
         }
+        let stuck = locked(&self.shared.stuck).take();
         let result = match ended {
             Ok(Some(ended)) => Ok(ended),
+            _ if stuck.is_some() => {
+                let why = stuck.unwrap_or_default();
+                Err(GuestError::failed(format!("the virtual machine was ended: {why}")))
+            }
             Ok(None) => Err(died(&mut **locked(&self.shared.running), "its connection ended")),
             Err(e) => Err(died(&mut **locked(&self.shared.running), &e.to_string())),
         };
@@ -303,7 +309,15 @@ fn answer_questions(
     let (questions, asked) = mpsc::sync_channel::<Value>(QUESTIONS);
     let work = move || {
         while let Ok(question) = asked.recv() {
-            let answer = answer(question, &mut locked(&shared.devices));
+            let mut devices = locked(&shared.devices);
+            let answer = answer(question, &mut devices);
+            if let Some(why) = devices.stuck() {
+                // With the machine its worker stands still, and would not read an answer.
+                *locked(&shared.stuck) = Some(why.clone());
+                locked(&shared.running).end();
+                return;
+            }
+            drop(devices);
             if say(&shared.out, &ToMachine::Answer(answer)).is_err() {
                 return;
             }

@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use crate::attach::Devices;
 use crate::control::{self, ToMachine};
-use crate::disk::MachineDisk;
+use crate::disk::{MachineDisk, OpenFile};
 use crate::elsewhere::{Link, OtherHost, Wanted};
 use crate::error::{ErrorKind, GuestError};
 use crate::monitor::Monitor;
@@ -48,8 +48,10 @@ const READ_LIMIT: Duration = Duration::from_millis(50);
 const BANDWIDTH: u64 = 1 << 34;
 /// How long the machine should stand still at most, milliseconds: then QEMU stops it.
 const DOWNTIME_MS: u64 = 200;
-/// What the copy of a file that is memory is called until it is the file.
+/// How the name of the copy of a file that is memory ends until it is the file.
 const COPY: &str = "migrated";
+/// How the name of a file ends with which it is tried whether two files can exchange their names.
+const OTHER: &str = "other";
 
 /// What a migration was.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -314,8 +316,12 @@ fn destination(
     let memory = memory.collect::<Result<BTreeMap<_, _>, _>>()?;
     let qmp = process.monitor().map_err(|e| failed(&e))?;
     let Monitor::Qmp(mut qmp) = qmp else { unreachable!("its QEMU takes our orders") };
-    let bus = process.bus().map_err(|e| refused(&mut *process, &e))?;
-    let copies = memory.iter().map(|(path, copy)| (path.clone(), copy.path.clone())).collect();
+    let bus = process.bus(&origin.machine).map_err(|e| refused(&mut *process, &e))?;
+    let copies = memory.iter().map(|(path, copy)| {
+        let open = copy.file.as_ref().map(|file| OpenFile::of(file)).transpose().map_err(|e| failed(&e))?;
+        Ok(open.map(|open| (path.clone(), (copy.path.clone(), open))))
+    });
+    let copies = copies.filter_map(Result::transpose).collect::<Result<BTreeMap<_, _>, GuestError>>()?;
     let devices = devices.copied_to(bus, disks, &copies)?;
     let ready = capable(&mut qmp, &["events"])
         .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
@@ -350,7 +356,7 @@ impl Copy {
         let bytes = i64::try_from(length).unwrap_or(i64::MAX);
         posix_fallocate(&file, 0, bytes).map_err(|e| failed(e.into()))?;
         // A file system that cannot exchange two names is found out while the machine runs.
-        let other = Copy { path: copy.path.with_extension("other"), file: None };
+        let other = Copy { path: copy.path.with_extension(OTHER), file: None };
         let _ = fs::remove_file(&other.path);
         drop(new(&other.path)?);
         for _ in 0..2 {
@@ -372,6 +378,26 @@ impl Copy {
         let mut to: &File = file;
         io::Seek::rewind(&mut to).map_err(failed)?;
         io::copy(&mut from, &mut to).map(drop).map_err(failed)
+    }
+}
+
+/// Removes what a keeper has left in this folder that was killed while its machine was migrated: files of this user that are called as copies
+/// of memory, and which no process has locked, as a migration in progress has.
+pub fn remove_left_copies(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_named = path.extension().is_some_and(|end| end == COPY || end == OTHER);
+        let found = entry.metadata();
+        let is_ours =
+            found.is_ok_and(|found| found.is_file() && found.uid() == nix::unistd::geteuid().as_raw());
+        if !is_named || !is_ours {
+            continue;
+        }
+        let open = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path);
+        if open.is_ok_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()) {
+            // The next sweep tries it again.
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 
@@ -480,4 +506,35 @@ fn all_is_read(machine: &dyn Running) -> Result<(), Stopped> {
 fn moment(event: &Value) -> Duration {
     let of = |name: &str| event["timestamp"][name].as_u64().unwrap_or_default();
     Duration::from_secs(of("seconds")) + Duration::from_micros(of("microseconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_that_a_killed_keeper_has_left_are_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["a-0.journal", "a-0.migrated", "a-0.other", "b-0.migrated", "migrated", "notes.txt"] {
+            fs::write(at(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink(at("notes.txt"), at("c-0.migrated")).unwrap();
+        fs::create_dir(at("d-0.migrated")).unwrap();
+        let used = File::open(at("b-0.migrated")).unwrap();
+        let used = Flock::lock(used, FlockArg::LockExclusiveNonblock).unwrap();
+        let left = || {
+            let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        remove_left_copies(folder.path());
+        let kept = ["a-0.journal", "b-0.migrated", "c-0.migrated", "d-0.migrated", "migrated", "notes.txt"];
+        assert_eq!(left(), kept);
+        drop(used);
+        remove_left_copies(folder.path());
+        assert!(!at("b-0.migrated").exists());
+        remove_left_copies(&at("no-folder"));
+    }
 }

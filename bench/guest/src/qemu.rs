@@ -178,9 +178,9 @@ impl Running for Process {
         &self.control
     }
 
-    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
+    fn bus(&mut self, machine: &Machine) -> Result<Box<dyn Bus>, QmpError> {
         let orders = self.orders.try_clone().map_err(QmpError::Broken)?;
-        Ok(Box::new(QemuBus::new(Qmp::begin(orders)?)))
+        Ok(Box::new(QemuBus::new(Qmp::begin(orders)?, machine.clone())))
     }
 
     fn monitor(&self) -> Result<Monitor, GuestError> {

@@ -65,11 +65,21 @@ impl Qmp {
 
     /// Carries out a command, and returns what it returns.
     pub fn command(&mut self, name: &str, arguments: Value) -> Result<Value, QmpError> {
+        self.command_within(name, arguments, LIMIT)
+    }
+
+    /// The same with another limit, after which the error is [`QmpError::Broken`], of kind `TimedOut`.
+    pub(crate) fn command_within(
+        &mut self,
+        name: &str,
+        arguments: Value,
+        wait: Duration,
+    ) -> Result<Value, QmpError> {
         self.last += 1;
         let mut line = json!({ "execute": name, "arguments": arguments, "id": self.last }).to_string();
         line.push('\n');
-        let limit = Instant::now() + LIMIT;
-        self.stream.set_write_timeout(Some(LIMIT)).map_err(QmpError::Broken)?;
+        let limit = Instant::now() + wait;
+        self.stream.set_write_timeout(Some(wait)).map_err(QmpError::Broken)?;
         self.stream.write_all(line.as_bytes()).map_err(QmpError::Broken)?;
         self.answer(limit, name)
     }
@@ -116,12 +126,22 @@ impl Qmp {
 
     /// Gives QEMU an open file under a name.
     pub(crate) fn give(&mut self, name: &str, file: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.command_with("getfd", json!({ "fdname": name }), file).map(drop)
+    }
+
+    /// The same as [`Qmp::command`], with an open file that QEMU gets.
+    pub(crate) fn command_with(
+        &mut self,
+        name: &str,
+        arguments: Value,
+        file: BorrowedFd<'_>,
+    ) -> Result<Value, QmpError> {
         self.last += 1;
-        let line = json!({ "execute": "getfd", "arguments": { "fdname": name }, "id": self.last });
+        let line = json!({ "execute": name, "arguments": arguments, "id": self.last });
         let line = format!("{line}\n");
         match hand_over(&self.stream, line.as_bytes(), file) {
             // A line is shorter than the buffer of a socket that the other side reads.
-            Ok(bytes) if bytes == line.len() => self.answer(Instant::now() + LIMIT, "getfd").map(drop),
+            Ok(bytes) if bytes == line.len() => self.answer(Instant::now() + LIMIT, name),
             Ok(_) => Err(broken("it reads nothing")),
             Err(why) => Err(QmpError::Broken(why.into())),
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::bus::Bus;
 use crate::elsewhere::Link;
 use crate::error::GuestError;
+use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::qmp::QmpError;
 
@@ -33,8 +34,8 @@ pub(crate) trait Running: Debug + Send {
     /// Our end of the machine's serial port.
     fn control(&self) -> &UnixStream;
 
-    /// The way to attach its devices. Called once.
-    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError>;
+    /// The way to attach its devices: those of a machine like this. Called once.
+    fn bus(&mut self, machine: &Machine) -> Result<Box<dyn Bus>, QmpError>;
 
     /// The way to order something of the machine while it runs. Called once.
     fn monitor(&self) -> Result<Monitor, GuestError>;

@@ -18,6 +18,8 @@ pub(crate) struct Shared {
     pub(crate) origin: Option<Origin>,
     pub(crate) running: Mutex<Box<dyn Running>>,
     pub(crate) devices: Mutex<Devices>,
+    /// Why the machine was ended, if its QEMU did not answer any more.
+    pub(crate) stuck: Mutex<Option<String>>,
     pub(crate) out: Out,
     /// What the machine says after the present QEMU has ended.
     pub(crate) continues: Mutex<Option<UnixStream>>,

@@ -5,12 +5,13 @@ mod machine;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use loadline_guest::{Contents, Devices, Image, MachineDisk, MachineOrder, probe};
-use machine::{LIMIT, Script, kernel, run, start, wait_until_gone, within_limit};
+use loadline_guest::{Contents, Devices, Image, MachineDisk, MachineOrder, OpenFile, probe};
+use machine::{LIMIT, Script, disk_of, kernel, opened, run, start, wait_until_gone, within_limit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -98,7 +99,7 @@ fn disks_come_and_go_while_a_machine_runs() {
         ended 0 "$(ask 'detach 0000:00:1f.0')""#,
     );
     let path = script.file("disk", &[b"outside".as_slice(), &vec![0; MIB - 7]].concat());
-    let disk = MachineDisk::File { path: path.clone(), direct: false };
+    let disk = disk_of(&path);
     let answer = move |question: Value, devices: &mut Devices| {
         let result = match question.as_str().unwrap().split_once("detach ") {
             Some((_, address)) => devices.detach(address).map(|()| "gone".to_string()),
@@ -121,21 +122,111 @@ fn a_disk_that_cannot_be_attached_is_named_and_its_place_is_free_again() {
         r#"
         say '"hello"'
         receive >/dev/null
-        first=$(ask missing)
+        first=$(ask folder)
         ended 0 "$first; $(ask there)""#,
     );
     let there = script.file("there", &vec![0; MIB]);
     let answer = move |question: Value, devices: &mut Devices| {
-        let path = there.with_file_name(question.as_str().unwrap());
-        let attached = devices.attach(&MachineDisk::File { path, direct: false }, true);
-        attached.unwrap_or_else(|e| e.message).into()
+        let disk = match question.as_str().unwrap() {
+            "there" => disk_of(&there),
+            _ => {
+                // A folder is no disk.
+                let path = there.with_file_name("folder");
+                fs::create_dir(&path).unwrap();
+                let open = OpenFile::of(&fs::File::open(&path).unwrap()).unwrap();
+                MachineDisk::File { path, open, direct: false }
+            }
+        };
+        devices.attach(&disk, true).unwrap_or_else(|e| e.message).into()
     };
     let ended = within_limit(move || run(script.start(), no_controller, answer).unwrap());
     assert!(
-        ended.words.contains("/missing cannot be attached to the virtual machine: blockdev-add"),
+        ended.words.contains("/folder cannot be attached to the virtual machine: blockdev-add"),
         "{ended:?}"
     );
     assert!(ended.words.ends_with("; 0000:00:08.0"), "{ended:?}");
+}
+
+#[test]
+fn a_machine_gets_the_files_that_were_opened_also_if_others_have_their_names_by_then() {
+    let script = Script::new(
+        r#"
+        say '"hello"'
+        receive >/dev/null
+        disk=$(disk_at $(ask disk))
+        device=/sys/bus/pci/devices/$(ask memory)
+        until_there $device/resource2 >/dev/null
+        echo 1 >$device/enable
+        start=$(sed -n 3p $device/resource | cut -d' ' -f1)
+        printf written | dd of=/dev/$disk bs=4096 seek=1 conv=sync,fsync 2>/dev/null
+        devmem $((start + 8)) 32 0x64636261
+        ended 0 "$(head -c 7 /dev/$disk)""#,
+    );
+    let files = ["disk", "journal"]
+        .map(|name| script.file(name, &[b"checked".as_slice(), &vec![0; MIB - 7]].concat()));
+    let (disk, memory) = (disk_of(&files[0]), opened(&files[1]));
+    let aside = files.clone().map(|path| path.with_extension("aside"));
+    for (path, aside) in files.iter().zip(&aside) {
+        fs::rename(path, aside).unwrap();
+        fs::write(path, vec![b'x'; MIB]).unwrap();
+    }
+    let journal = files[1].clone();
+    let answer = move |question: Value, devices: &mut Devices| {
+        let result = match question.as_str().unwrap() {
+            "disk" => devices.attach(&disk, true),
+            _ => devices.share(&journal, memory.clone(), MIB as u64),
+        };
+        result.unwrap_or_else(|e| e.message).into()
+    };
+    let ended = within_limit(move || {
+        let ended = run(script.start(), no_controller, answer).unwrap();
+        assert_eq!(&fs::read(&aside[0]).unwrap()[4096..4103], b"written");
+        assert_eq!(&fs::read(&aside[1]).unwrap()[..12], b"checked\0abcd");
+        assert!(files.iter().all(|path| fs::read(path).unwrap() == vec![b'x'; MIB]));
+        ended
+    });
+    assert_eq!((ended.code, ended.words.as_str()), (Some(0), "checked"));
+}
+
+#[test]
+fn a_disk_whose_server_is_gone_is_refused_and_the_machine_of_one_that_says_nothing_is_ended() {
+    let script = Script::new(
+        r#"
+        say '"hello"'
+        receive >/dev/null
+        case $(ask gone) in *"/gone cannot be attached to the virtual machine: its server is gone"*) ;; *) exit ;; esac
+        [ "$(ask there)" = 0000:00:08.0 ]
+        ask silent
+        sleep 60"#,
+    );
+    let there = script.file("there", &vec![0; MIB]);
+    drop(UnixListener::bind(there.with_file_name("gone")).unwrap());
+    let silent = UnixListener::bind(there.with_file_name("silent")).unwrap();
+    let accepts = std::thread::spawn(move || silent.accept());
+    let answer = move |question: Value, devices: &mut Devices| {
+        let result = match question.as_str().unwrap() {
+            "there" => devices.attach(&disk_of(&there), true),
+            name => {
+                let began = Instant::now();
+                let result = devices.attach(&MachineDisk::VhostUser(there.with_file_name(name)), true);
+                assert!(began.elapsed() < Duration::from_secs(20), "{result:?}");
+                result
+            }
+        };
+        result.unwrap_or_else(|e| e.message).into()
+    };
+    let (error, process) = within_limit(move || {
+        let keeper = script.start();
+        let process = keeper.process();
+        (run(keeper, no_controller, answer).unwrap_err().message, process)
+    });
+    assert!(accepts.join().unwrap().is_ok(), "QEMU had connected");
+    assert!(error.contains("the virtual machine was ended: vhost-user:/"), "{error}");
+    assert!(
+        error.contains("/silent: QEMU does not answer") && error.contains("which says nothing"),
+        "{error}"
+    );
+    wait_until_gone(process);
 }
 
 #[test]
@@ -163,7 +254,7 @@ fn a_file_that_is_memory_of_a_machine_has_what_a_killed_machine_wrote() {
             if question == "killed" {
                 kill(process, Signal::SIGKILL).unwrap();
             }
-            devices.share(&shared, MIB as u64).unwrap_or_else(|e| e.message).into()
+            devices.share(&shared, opened(&shared), MIB as u64).unwrap_or_else(|e| e.message).into()
         };
         let error = run(keeper, no_controller, answer).unwrap_err();
         assert_eq!(&fs::read(&path).unwrap()[..12], b"abcd\0\0\0\0abcd");

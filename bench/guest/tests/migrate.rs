@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use loadline_guest::control::Ended;
 use loadline_guest::{Devices, MachineDisk, Migrated, Remote, Whither};
-use machine::{LIMIT, Script, run, wait_until_gone, within_limit};
+use machine::{LIMIT, Script, disk_of, opened, run, wait_until_gone, within_limit};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -73,11 +73,11 @@ fn counted(order: impl FnMut(u64, &mut Remote, &Path) -> bool + Send + 'static) 
     let script = Script::new(COUNTS);
     let disk = script.file("disk", &vec![0; MIB]);
     let memory = script.file("journal", &vec![0; MIB]);
-    let (disk_of, memory_of) = (disk, memory.clone());
+    let (counted, memory_of) = (disk, memory.clone());
     let answer = move |question: Value, devices: &mut Devices| {
         let result = match question.as_str().unwrap() {
-            "disk" => devices.attach(&MachineDisk::File { path: disk_of.clone(), direct: false }, true),
-            _ => devices.share(&memory_of, MIB as u64),
+            "disk" => devices.attach(&disk_of(&counted), true),
+            _ => devices.share(&memory_of, opened(&memory_of), MIB as u64),
         };
         result.unwrap_or_else(|e| e.message).into()
     };
@@ -263,10 +263,10 @@ fn a_machine_whose_disk_has_lost_its_server_is_not_migrated() {
     let answer = move |question: Value, devices: &mut Devices| {
         let result = match question.as_str().unwrap() {
             "disk" => {
-                let counted = devices.attach(&MachineDisk::File { path: disk.clone(), direct: false }, true);
+                let counted = devices.attach(&disk_of(&disk), true);
                 devices.attach(&lost, true).and(counted)
             }
-            _ => devices.share(&memory, MIB as u64),
+            _ => devices.share(&memory, opened(&memory), MIB as u64),
         };
         result.unwrap_or_else(|e| e.message).into()
     };

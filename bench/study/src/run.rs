@@ -158,6 +158,7 @@ async fn attempt(
         other => other,
     };
     runner.workers.stop().await;
+    runner.owned.remove_left_copies();
     // What was done to storage that is not ours is not left to its owner.
     if let Some(harness) = runner.harness.as_ref().filter(|_| is_taken_back) {
         let harmed = harness.harmed().await.unwrap_or_default();

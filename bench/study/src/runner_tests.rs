@@ -210,6 +210,19 @@ fn a_file_that_is_gone_is_made_and_filled_again_and_another_in_its_place_is_left
 }
 
 #[test]
+fn what_a_killed_keeper_has_left_of_a_migration_is_removed_by_the_next_resume() {
+    let place = Place::new(STUDY);
+    let at = |name: &str| place.path.join("verify").join(name);
+    for name in ["node-1-0-0.journal", "node-1-0-0.migrated", "node-1-0-0.other"] {
+        fs::write(at(name), "").unwrap();
+    }
+    drop(OwnedFolder::resume(&place.path).unwrap());
+    let there =
+        ["node-1-0-0.journal", "node-1-0-0.migrated", "node-1-0-0.other"].map(|name| at(name).exists());
+    assert_eq!(there, [true, false, false]);
+}
+
+#[test]
 fn a_crash_before_the_files_are_removed_leaves_that_to_the_next_resume() {
     let place = Place::new(STUDY);
     place.go_on(Orders { crash_at_the_end: true, ..Orders::default() }).unwrap_err();

@@ -14,7 +14,7 @@ use super::access::Access;
 use super::virsh::{Virsh, VirshError};
 use super::xml;
 use crate::bus::{Behind, Bus};
-use crate::disk::{MachineDisk, NbdServer};
+use crate::disk::{MachineDisk, NbdServer, OpenFile};
 use crate::machine::Machine;
 use crate::qmp::QmpError;
 
@@ -25,14 +25,16 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct DomainBus {
     virsh: Virsh,
     domain: String,
+    machine: Machine,
     access: Access,
     /// The disks that are plugged in, as libvirt was told of them, and the socket of a disk's server.
     disks: BTreeMap<u8, (String, Option<PathBuf>)>,
 }
 
 impl DomainBus {
-    pub(super) fn new(virsh: Virsh, domain: String, qemu: UnixCredentials) -> DomainBus {
-        DomainBus { virsh, domain, access: Access::of(qemu), disks: BTreeMap::new() }
+    pub(super) fn new(virsh: Virsh, domain: String, machine: &Machine, qemu: UnixCredentials) -> DomainBus {
+        let machine = machine.clone();
+        DomainBus { virsh, domain, machine, access: Access::of(qemu), disks: BTreeMap::new() }
     }
 
     fn run(&self, words: &[&str], input: &str) -> Result<String, QmpError> {
@@ -80,14 +82,8 @@ fn timed_out() -> QmpError {
 }
 
 impl Bus for DomainBus {
-    fn add_disk(
-        &mut self,
-        place: u8,
-        disk: &MachineDisk,
-        writable: bool,
-        machine: &Machine,
-    ) -> Result<Behind, QmpError> {
-        let text = xml::disk(place, disk, writable, machine).map_err(QmpError::Refused)?;
+    fn add_disk(&mut self, place: u8, disk: &MachineDisk, writable: bool) -> Result<Behind, QmpError> {
+        let text = xml::disk(place, disk, writable, &self.machine).map_err(QmpError::Refused)?;
         let behind = if matches!(disk, MachineDisk::VhostUser(_)) { Behind::Socket } else { Behind::Block };
         let socket = match disk {
             MachineDisk::VhostUser(path) | MachineDisk::Nbd { server: NbdServer::Unix(path), .. } => {
@@ -98,7 +94,7 @@ impl Bus for DomainBus {
         if let Some(socket) = socket {
             self.access.give_socket(socket).map_err(|e| self.closed(socket, &e))?;
         }
-        let has_thread = machine.iothread && behind == Behind::Block;
+        let has_thread = self.machine.iothread && behind == Behind::Block;
         if has_thread {
             self.run(&["iothreadadd", &self.domain, &place.to_string()], "")?;
         }
@@ -119,13 +115,7 @@ impl Bus for DomainBus {
         }
     }
 
-    fn remove_disk(
-        &mut self,
-        place: u8,
-        behind: Behind,
-        machine: &Machine,
-        limit: Duration,
-    ) -> Result<(), QmpError> {
+    fn remove_disk(&mut self, place: u8, behind: Behind, limit: Duration) -> Result<(), QmpError> {
         let limit = Instant::now() + limit;
         let (text, socket) = self.disks.get(&place).cloned().unwrap_or_default();
         // It returns after some seconds, also if the machine has not let the disk go.
@@ -140,7 +130,7 @@ impl Bus for DomainBus {
         if let Some(socket) = socket {
             self.access.take_back(&socket);
         }
-        if machine.iothread && behind == Behind::Block {
+        if self.machine.iothread && behind == Behind::Block {
             self.remove_thread(place);
         }
         Ok(())
@@ -177,7 +167,11 @@ impl Bus for DomainBus {
         }
     }
 
-    fn let_in(&mut self, path: &Path) -> Result<(), QmpError> {
-        self.access.give(path).map_err(|e| self.closed(path, &e))
+    /// By its own name: `virsh` hands no open file over.
+    fn hand_over(&mut self, _place: u8, path: &Path, _file: &OpenFile) -> Result<PathBuf, QmpError> {
+        self.access.give(path).map_err(|e| self.closed(path, &e))?;
+        Ok(path.into())
     }
+
+    fn take_back(&mut self, _place: u8) {}
 }

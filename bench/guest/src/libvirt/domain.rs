@@ -29,6 +29,8 @@ use crate::words::Words;
 
 /// How long libvirt may take to start a machine's QEMU. The first time it asks that QEMU what it can, which takes some seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long a machine's QEMU that was killed may take to be gone.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// How long an earlier machine of the same worker may take to be gone.
 const EARLIER_LIMIT: Duration = Duration::from_secs(20);
 const POLL_EVERY: Duration = Duration::from_millis(5);
@@ -42,6 +44,8 @@ pub(crate) struct Domain {
     holder: Child,
     control: UnixStream,
     qemu: UnixCredentials,
+    /// Which process the QEMU is, also when another process has its number.
+    life: String,
     words: Words,
     /// There until the machine has booted.
     folder: Option<MachineFolder>,
@@ -66,7 +70,7 @@ impl Domain {
             format!("create --autodestroy /dev/stdin; event --domain {name} --event lifecycle --loop");
         let mut holder = virsh.start(&[&order]).map_err(|e| GuestError::usage(e.to_string()))?;
         let begun = begin(&mut holder, &name, &text, &control, &console);
-        let (control, console) = match begun {
+        let (control, console, qemu) = match begun {
             Ok(connections) => connections,
             Err(why) => {
                 let _ = holder.kill();
@@ -78,22 +82,40 @@ impl Domain {
                 )));
             }
         };
-        let failed =
-            |e: io::Error| GuestError::failed(format!("the connection of the virtual machine {name}: {e}"));
-        let qemu = getsockopt(&control, PeerCredentials).map_err(|e| failed(e.into()))?;
-        let mut words = Words::default();
-        words.read(console).map_err(failed)?;
-        for output in [
-            holder.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-            holder.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
-        ] {
-            output.map_or(Ok(()), |output| words.read(output)).map_err(failed)?;
+        let life = life_of(u32::try_from(qemu.pid()).unwrap_or_default());
+        let words = Words::default();
+        // From here on an error drops the domain, which ends it at once.
+        let mut domain = Domain { virsh, name, holder, control, qemu, life, words, folder: Some(folder) };
+        domain.listen(console).map_err(|e| {
+            GuestError::failed(format!("the connection of the virtual machine {}: {e}", domain.name))
+        })?;
+        Ok(domain)
+    }
+
+    /// Reads what the console and the `virsh` that holds the domain print.
+    fn listen(&mut self, console: UnixStream) -> io::Result<()> {
+        self.words.read(console)?;
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            self.holder.stdout.take().map(|output| Box::new(output) as _),
+            self.holder.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        outputs.into_iter().flatten().try_for_each(|output| self.words.read(output))
+    }
+
+    /// Waits until its QEMU is gone; `false`: it is not within the limit.
+    fn is_gone_within(&self, limit: Duration) -> bool {
+        let limit = Instant::now() + limit;
+        while self.process_lives() {
+            if Instant::now() >= limit {
+                return false;
+            }
+            thread::sleep(POLL_EVERY);
         }
-        Ok(Domain { virsh, name, holder, control, qemu, words, folder: Some(folder) })
+        true
     }
 
     fn process_lives(&self) -> bool {
-        u32::try_from(self.qemu.pid()).is_ok_and(|process| is_domain(process, &self.name))
+        lives(self.process(), &self.life)
     }
 }
 
@@ -104,7 +126,7 @@ fn begin(
     text: &str,
     control: &UnixListener,
     console: &UnixListener,
-) -> Result<(UnixStream, UnixStream), String> {
+) -> Result<(UnixStream, UnixStream, UnixCredentials), String> {
     if let Some(mut stdin) = holder.stdin.take() {
         // One that has ended already says why.
         let _ = stdin.write_all(text.as_bytes());
@@ -118,13 +140,13 @@ fn begin(
                 // The names of the sockets are in QEMU's command line, which every user of the host can read.
                 let peer = getsockopt(&stream, PeerCredentials).map_err(|e| e.to_string())?;
                 if u32::try_from(peer.pid()).is_ok_and(|process| is_domain(process, name)) {
-                    *connection = Some(stream);
+                    *connection = Some((stream, peer));
                 }
             }
         }
-        if let (Some(control), Some(console)) = (&first, &second) {
+        if let (Some((control, qemu)), Some((console, _))) = (&first, &second) {
             let copy = |stream: &UnixStream| stream.try_clone().map_err(|e| e.to_string());
-            return Ok((copy(control)?, copy(console)?));
+            return Ok((copy(control)?, copy(console)?, *qemu));
         }
         if let Ok(Some(status)) = holder.try_wait() {
             let mut errors = String::new();
@@ -186,13 +208,22 @@ pub(crate) fn is_domain(process: u32, name: &str) -> bool {
         .any(|word| String::from_utf8_lossy(word).split(',').any(|part| part == wanted))
 }
 
+/// Whether the process that had this life has a thread that has not ended: one that was killed may write to its disks until then, also when
+/// its command line is gone.
+fn lives(process: u32, life: &str) -> bool {
+    let has_ended = |stat: &str| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']));
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    life_of(process) == life && stats.any(|stat| !has_ended(&stat))
+}
+
 impl Running for Domain {
     fn control(&self) -> &UnixStream {
         &self.control
     }
 
-    fn bus(&mut self) -> Result<Box<dyn Bus>, QmpError> {
-        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), self.qemu);
+    fn bus(&mut self, machine: &Machine) -> Result<Box<dyn Bus>, QmpError> {
+        let mut bus = DomainBus::new(self.virsh.clone(), self.name.clone(), machine, self.qemu);
         // Libvirt has QEMU wait, when a machine has turned itself off, until libvirt ends it: without a libvirt forever. A QEMU before 6.0
         // does not know the command, and waits.
         let _ = bus.command("set-action", json!({ "shutdown": "poweroff" }));
@@ -208,12 +239,8 @@ impl Running for Domain {
     }
 
     fn ended(&mut self, limit: Duration) -> Option<String> {
-        let limit = Instant::now() + limit;
-        while self.process_lives() {
-            if Instant::now() >= limit {
-                return None;
-            }
-            thread::sleep(POLL_EVERY);
+        if !self.is_gone_within(limit) {
+            return None;
         }
         let libvirt = match self.virsh.run(&["version", "--daemon"], "") {
             Ok(_) => String::new(),
@@ -238,7 +265,11 @@ impl Running for Domain {
         let _ = self.holder.wait();
         if !destroyed && self.process_lives() {
             // Without this right the machine turns itself off, when its keeper is gone.
-            let _ = kill(Pid::from_raw(self.qemu.pid()), Signal::SIGKILL);
+            let killed = kill(Pid::from_raw(self.qemu.pid()), Signal::SIGKILL);
+            // It may write to its disks until it is gone.
+            if killed.is_ok() {
+                self.is_gone_within(END_LIMIT);
+            }
         }
     }
 
@@ -252,9 +283,55 @@ impl Drop for Domain {
         self.end();
     }
 }
+
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+    use crate::libvirt_uri::LibvirtUri;
+
+    #[test]
+    fn a_machine_whose_libvirt_is_gone_is_killed_and_gone_when_its_end_returns() {
+        // In place of QEMU: what has much memory takes a while to be gone.
+        const MEMORY: u64 = 128 << 20;
+        let [zeros, all] = [MEMORY, 2 * MEMORY].map(|bytes| bytes.to_string());
+        let mut head = Command::new("head");
+        let mut head = head.args(["-c", &zeros, "/dev/zero"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut qemu = Command::new("tail");
+        let qemu = qemu.args(["-c", &all]).stdin(head.stdout.take().unwrap()).stdout(Stdio::piped());
+        let mut qemu = qemu.spawn().unwrap();
+        let kib = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", qemu.id())).unwrap();
+            let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+            kib.map_or(0, |kib| kib.parse::<u64>().unwrap())
+        };
+        let limit = Instant::now() + START_LIMIT;
+        while kib() < MEMORY >> 10 {
+            assert!(Instant::now() < limit, "it has its memory");
+            thread::sleep(POLL_EVERY);
+        }
+        head.wait().unwrap();
+        let (control, _machine) = UnixStream::pair().unwrap();
+        let us = getsockopt(&control, PeerCredentials).unwrap();
+        let pid = i32::try_from(qemu.id()).unwrap();
+        let peer = nix::libc::ucred { pid, uid: us.uid(), gid: us.gid() };
+        let life = life_of(qemu.id());
+        let domain = Domain {
+            virsh: Virsh::new(&LibvirtUri::parse("qemu:///system?socket=/no/libvirt").unwrap()).unwrap(),
+            name: "loadline-test".into(),
+            holder: Command::new("true").spawn().unwrap(),
+            control,
+            qemu: UnixCredentials::from(peer),
+            life: life.clone(),
+            words: Words::default(),
+            folder: None,
+        };
+        assert!(lives(qemu.id(), &life) && !lives(qemu.id(), "1-1"));
+        drop(domain);
+        assert!(!lives(qemu.id(), &life), "its end returns when it is gone");
+        assert!(!qemu.wait().unwrap().success());
+    }
 
     #[test]
     fn the_name_of_a_workers_domain_is_always_the_same_and_is_one_that_libvirt_takes() {

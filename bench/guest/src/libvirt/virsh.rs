@@ -50,6 +50,9 @@ impl From<VirshError> for QmpError {
     fn from(error: VirshError) -> QmpError {
         match error {
             VirshError::Refused(why) => QmpError::Refused(why),
+            VirshError::Slow(_) => {
+                QmpError::Broken(std::io::Error::new(std::io::ErrorKind::TimedOut, error.to_string()))
+            }
             other => QmpError::Broken(std::io::Error::other(other.to_string())),
         }
     }
@@ -143,14 +146,17 @@ impl Virsh {
         let advice = if denied.iter().any(|word| words.contains(word)) {
             ". Your user must be in the group libvirt (then log in anew); or use qemu:///session"
         } else if words.contains("Failed to connect socket") || words.contains("Connection refused") {
-            ". Start libvirt on this host: systemctl start libvirtd (or virtqemud); apt install libvirt-daemon-system"
+            ". Start libvirt there: systemctl start libvirtd (or virtqemud); apt install libvirt-daemon-system"
         } else {
             ""
         };
         // What this host lacks is not there the next time either.
         let is_lack = matches!(error, VirshError::Missing(_)) || !advice.is_empty();
         let kind = if is_lack { ErrorKind::Usage } else { ErrorKind::Failed };
-        let message = format!("the libvirt at {} cannot be used: {words}{advice}", self.uri);
+        // Who reads it may be at another host, which has started this one's workers by SSH.
+        let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+        let host = host.map_or_else(|_| String::new(), |host| format!(" of the host {host}"));
+        let message = format!("the libvirt at {}{host} cannot be used: {words}{advice}", self.uri);
         GuestError { kind, message }
     }
 }

@@ -102,10 +102,10 @@ pub(super) fn disk(
     let cache =
         |direct: bool| if direct { " cache='none' io='threads'" } else { " cache='writeback' io='threads'" };
     let (kind, cache, source) = match disk {
-        MachineDisk::File { path, direct } => {
+        MachineDisk::File { path, direct, .. } => {
             ("file", cache(*direct), format!("<source file='{}'/>", escaped(&path.display().to_string())))
         }
-        MachineDisk::Block { path, direct } => {
+        MachineDisk::Block { path, direct, .. } => {
             ("block", cache(*direct), format!("<source dev='{}'/>", escaped(&path.display().to_string())))
         }
         MachineDisk::Nbd { server: NbdServer::Relay(_), .. } => {
@@ -176,6 +176,7 @@ pub(super) fn disk(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::OpenFile;
 
     fn of(disk_of: MachineDisk, writable: bool, machine: &Machine) -> String {
         disk(9, &disk_of, writable, machine).unwrap()
@@ -184,14 +185,16 @@ mod tests {
     #[test]
     fn every_kind_of_disk_is_written_with_its_place_and_no_name_ends_an_attribute() {
         let machine = Machine { queues: Some(2), iothread: true, ..Machine::default() };
-        let file = of(MachineDisk::File { path: "/a'b<&".into(), direct: true }, false, &machine);
+        let open = OpenFile::of(&std::fs::File::open("/dev/null").unwrap()).unwrap();
+        let path = "/a'b<&".into();
+        let file = of(MachineDisk::File { path, open: open.clone(), direct: true }, false, &machine);
         assert!(file.contains("<source file='/a&apos;b&lt;&amp;'/>"), "{file}");
         assert!(file.contains("cache='none'") && file.contains("queues='2' iothread='9'"), "{file}");
         assert!(
             file.contains("<readonly/>") && file.contains("slot='9'") && file.contains("dev='vdb'"),
             "{file}"
         );
-        let block = of(MachineDisk::Block { path: "/dev/sdz".into(), direct: false }, true, &machine);
+        let block = of(MachineDisk::Block { path: "/dev/sdz".into(), open, direct: false }, true, &machine);
         assert!(block.contains("type='block'") && block.contains("cache='writeback'"), "{block}");
         assert!(!block.contains("readonly"), "{block}");
         let server = NbdServer::Tcp("host".into(), 10809);

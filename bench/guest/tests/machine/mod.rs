@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_guest::control::Ended;
-use loadline_guest::{Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, Qemu};
+use loadline_guest::{
+    Acceleration, Contents, Devices, GuestError, Image, Keeper, Kernel, Machine, MachineDisk, OpenFile, Qemu,
+};
 use serde_json::{Value, json};
 
 /// How long anything may take. Software boots a machine in two seconds, and beside other tests in ten times that.
@@ -66,6 +68,16 @@ impl Script {
         wanted.sort_unstable();
         assert_eq!(found, wanted);
     }
+}
+
+/// A file that was opened for reading and writing.
+pub(crate) fn opened(path: &Path) -> OpenFile {
+    OpenFile::of(&fs::File::options().read(true).write(true).open(path).unwrap()).unwrap()
+}
+
+/// A file as a disk.
+pub(crate) fn disk_of(path: &Path) -> MachineDisk {
+    MachineDisk::File { path: path.into(), open: opened(path), direct: false }
 }
 
 pub(crate) fn start(image: &Image) -> Keeper {

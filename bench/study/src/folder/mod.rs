@@ -240,7 +240,13 @@ impl OwnedFolder {
         if complete == 0 || !owned.folder.manifest.storage.is_empty() {
             owned.add_storage(storage_of(&owned.folder.path))?;
         }
+        owned.remove_left_copies();
         Ok(owned)
+    }
+
+    /// Removes copies of journals that are left of migrations whose keepers were killed.
+    pub(crate) fn remove_left_copies(&self) {
+        loadline_fleet::remove_left_copies(&self.folder.path.join("verify"));
     }
 
     /// Records the storage of a cluster of the run's own, unless it is the last one that was recorded.
