@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bus::{Bus, QemuBus};
 use crate::error::GuestError;
+use crate::link::Link;
 use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::qemu::{Acceleration, Origin, monitor_over};
@@ -89,28 +90,6 @@ fn processor() -> String {
     };
     let first = text.split("\n\n").next().unwrap_or_default();
     first.lines().filter(is_told).collect::<Vec<_>>().join("\n")
-}
-
-/// The way to a QEMU on another host, beside its own connections. Every call returns within a few seconds.
-pub trait Link: Debug + Send + Sync {
-    /// Whether QEMU has read all that was written to our end of its serial port.
-    fn has_read(&self) -> io::Result<bool>;
-
-    /// Has the process stand still for so long. Returns when it goes on.
-    fn pause(&self, length: Duration) -> Result<(), GuestError>;
-
-    /// A connection by which QEMU can send the machine away: it has the other end, which `getfd` names. No order about the machine may be on
-    /// its way.
-    fn departure(&self) -> Result<UnixStream, GuestError>;
-
-    /// How it ended, in words; `None`: it has not within `limit`.
-    fn ended(&self, limit: Duration) -> Option<String>;
-
-    /// What it printed last: a few lines in one, or nothing.
-    fn last_words(&self) -> String;
-
-    /// Ends it at once, and waits until it is gone; it is gone within seconds, too, if the other host does not answer any more.
-    fn end(&self);
 }
 
 /// A QEMU on another host, which waits for a machine, or runs one. Dropping it ends it.

@@ -23,7 +23,7 @@
 //! | [`remote`] | what is done to a machine as a whole: it crashes, stands still |
 //! | [`probe`](mod@probe) | whether the processor runs machines, found by booting one |
 //! | [`migration`] | a running machine migrated to another QEMU |
-//! | [`elsewhere`], [`arrival`] | that QEMU on another host: as the machine's keeper sees it, and as it is there |
+//! | [`elsewhere`], [`link`], [`arrival`] | that QEMU on another host: as the machine's keeper sees it, the way there, and as it is there |
 //! | `running` | what runs a machine at present, for the threads of its keeper |
 //! | [`turns`] | so many machines boot at once as there are processors |
 //! | [`room`] | how many machines the host has memory for |
@@ -43,6 +43,7 @@ pub mod keeper;
 pub mod kernel;
 pub mod libvirt;
 pub mod libvirt_uri;
+pub mod link;
 pub mod machine;
 pub mod migration;
 mod modules;
@@ -65,7 +66,7 @@ mod words;
 pub use arrival::{Arrival, ArrivalStreams};
 pub use attach::Devices;
 pub use disk::{MachineDisk, NbdServer, OpenFile};
-pub use elsewhere::{Link, OtherHost, OtherQemu, Wanted};
+pub use elsewhere::{OtherHost, OtherQemu, Wanted};
 pub use error::{ErrorKind, GuestError};
 pub use hypervisor::Hypervisor;
 pub use image::{Contents, Image};
@@ -73,6 +74,7 @@ pub use keeper::Keeper;
 pub use kernel::Kernel;
 pub use libvirt::Libvirt;
 pub use libvirt_uri::LibvirtUri;
+pub use link::Link;
 pub use machine::Machine;
 pub use migration::{Migrated, Whither, remove_left_copies};
 pub use probe::probe;

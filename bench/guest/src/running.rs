@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bus::Bus;
-use crate::elsewhere::Link;
 use crate::error::GuestError;
+use crate::link::Link;
 use crate::machine::Machine;
 use crate::monitor::Monitor;
 use crate::qmp::QmpError;
