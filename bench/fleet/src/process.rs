@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -234,14 +235,9 @@ impl LocalWorker {
         Ok(answered)
     }
 
-    /// Where it receives a machine. The error is how it ended, or that it takes too long.
-    pub(crate) async fn receives(&mut self, limit: Duration) -> Result<SocketAddr, String> {
-        let address = self.awaited.address();
-        match timeout(limit, address).await {
-            Ok(Ok(address)) => Ok(address),
-            Ok(Err(_)) => Err(self.ends_now().await.map_or("it ended".into(), |exit| exit.message)),
-            Err(_) => Err(format!("it is not ready within {limit:?}")),
-        }
+    /// Gets the address at which it receives a machine; none if it ends before.
+    pub(crate) fn address(&self) -> oneshot::Receiver<SocketAddr> {
+        self.awaited.address()
     }
 
     /// The node to which its machine was migrated last; `None` if it was not.

@@ -21,8 +21,8 @@ use crate::wire::{Reply, WorkerOrder};
 const PREPARES: Duration = Duration::from_secs(20);
 /// How long machines whose kernels crash may take to end. Meanwhile nothing else is heard.
 const CRASHES: Duration = Duration::from_millis(4_500);
-/// How long a machine may take to be migrated.
-const MIGRATES: Duration = Duration::from_secs(90);
+/// How long a machine may take to be migrated: longer than its keeper and the other host take together.
+const MIGRATES: Duration = Duration::from_secs(150);
 /// How often a machine is ordered to be migrated that was about to read something just then.
 pub const MIGRATION_TRIES: u32 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(10);

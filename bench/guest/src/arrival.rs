@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::elsewhere::Wanted;
 use crate::error::GuestError;
 use crate::image::Image;
@@ -70,9 +73,16 @@ impl Arrival {
         self.process.has_read()
     }
 
-    /// Its process id.
-    pub fn process(&self) -> u32 {
-        self.process.process()
+    /// Has it stand still, or with `goes_on` go on. Not to be called once [`ended`](Self::ended) has said how it ended.
+    pub fn stand_still(&self, goes_on: bool) -> nix::Result<()> {
+        // It is our child, and not waited for: the number is no other process's. Linux has no process ids beyond 2^22.
+        let process = Pid::from_raw(self.process.process() as i32);
+        kill(process, if goes_on { Signal::SIGCONT } else { Signal::SIGSTOP })
+    }
+
+    /// Ends it at once, and waits until it is gone. What it said can still be read.
+    pub fn end(&mut self) {
+        self.process.end();
     }
 
     /// How it ended, in words; `None`: it has not within `limit`.

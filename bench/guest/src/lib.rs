@@ -79,7 +79,7 @@ pub use machine::Machine;
 pub use migration::{Migrated, Whither, remove_left_copies};
 pub use probe::probe;
 pub use qemu::{Acceleration, Qemu};
-pub use remote::{MachineOrder, Remote, stand_still};
+pub use remote::{MachineOrder, Remote};
 pub use running::all_read;
 pub use shell::ShellMachine;
 pub use tools::Tools;

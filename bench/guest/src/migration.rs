@@ -41,8 +41,8 @@ use crate::shared::locked;
 const COPY_LIMIT: Duration = Duration::from_secs(20);
 /// How long all of it may take until the machine goes on: whoever ordered it waits longer.
 const WHOLE_LIMIT: Duration = Duration::from_secs(60);
-/// How long the machine may stand still.
-const SWITCH_LIMIT: Duration = Duration::from_secs(10);
+/// How long each part of the switch may take while the machine stands still: a worker that says nothing for 5 s is given up.
+const SWITCH_LIMIT: Duration = Duration::from_secs(4);
 /// How long a machine that stands still may have something unread.
 const READ_LIMIT: Duration = Duration::from_millis(50);
 /// Bytes a second: as fast as it goes.
@@ -57,7 +57,7 @@ const OTHER: &str = "other";
 /// What a migration was.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Migrated {
-    /// How long the machine stood still.
+    /// How long the machine stood still: by the host's clock; between two hosts to within the time that a message takes.
     pub downtime: Duration,
     /// How long all of it took, from the order until the machine ran again.
     pub took: Duration,
@@ -83,6 +83,8 @@ enum Departure {
 struct Destination {
     process: Box<dyn Running>,
     departure: Departure,
+    /// Whether both QEMUs are on this host.
+    has_our_clock: bool,
     qmp: Qmp,
     devices: Devices,
     /// The copies of files that are memory, by file: each with its lock.
@@ -151,14 +153,15 @@ impl Remote {
         let mut devices = locked(&shared.devices);
         let from = locked(&shared.running).link();
         let mut destination = destination(origin, &devices, (from, to), disks)?;
-        let downtime = match self.switch(&mut destination, begun) {
-            Ok(downtime) => downtime,
+        let migrated = match self.switch(&mut destination, begun) {
+            Ok(migrated) => migrated,
             Err(stopped) => {
-                drop(destination);
                 match stopped {
+                    // The destination does not run, and its end may take a while.
                     Stopped::Here(_) | Stopped::Unread(_) => self.go_on(),
                     Stopped::Gone(_) => locked(&shared.running).end(),
                 }
+                drop(destination);
                 return Err(stopped);
             }
         };
@@ -169,13 +172,16 @@ impl Remote {
             devices.rename(&copy.path, &path, copy.file.take());
         }
         let source = std::mem::replace(&mut *locked(&shared.running), process);
-        // Only its end lets the reader go on.
-        drop(source);
-        Ok(Migrated { downtime, took: begun.elapsed() })
+        // Only its end lets the reader go on. On another host that may take a while.
+        match source.link() {
+            None => drop(source),
+            Some(_) => drop(thread::Builder::new().name("source".into()).spawn(move || drop(source))),
+        }
+        Ok(migrated)
     }
 
-    /// Copies the machine, and lets it go on at the destination. Returns how long it stood still.
-    fn switch(&mut self, destination: &mut Destination, begun: Instant) -> Result<Duration, Stopped> {
+    /// Copies the machine, and lets it go on at the destination.
+    fn switch(&mut self, destination: &mut Destination, begun: Instant) -> Result<Migrated, Stopped> {
         let Monitor::Qmp(source) = &mut self.monitor else {
             return Err(Stopped::Here(failed(&"libvirt has started it")));
         };
@@ -204,13 +210,13 @@ impl Remote {
         let stopped = source
             .command("migrate-continue", json!({ "state": "pre-switchover" }))
             .and_then(|_| becomes(source, "completed", SWITCH_LIMIT))
-            .and_then(|_| {
-                let completed = Instant::now();
+            .and_then(|event| {
+                let completed = (Instant::now(), moment(&event));
                 // The clock stopped before the event of that: a disk may take its time to end what was begun.
                 let said = source.command("query-migrate", json!({}))?;
                 Ok((completed, Duration::from_millis(said["downtime"].as_u64().unwrap_or_default())))
             });
-        let (completed, stood) = stopped.map_err(|e| failed(&e))?;
+        let ((completed, at), stood) = stopped.map_err(|e| failed(&e))?;
         becomes(&mut destination.qmp, "completed", SWITCH_LIMIT)
             .map_err(|e| refused(&mut *destination.process, &e))?;
         for (path, copy) in &destination.memory {
@@ -222,7 +228,7 @@ impl Remote {
             return Err(Stopped::Here(failed(&format!("it took longer than {} s", WHOLE_LIMIT.as_secs()))));
         }
         exchange(&destination.memory)?;
-        match destination.qmp.command("cont", json!({})) {
+        match destination.qmp.command_within("cont", json!({}), SWITCH_LIMIT) {
             Ok(_) => {}
             Err(error @ QmpError::Refused(_)) => {
                 let error = refused(&mut *destination.process, &error);
@@ -235,14 +241,20 @@ impl Remote {
         }
         let gone = |error: GuestError| Stopped::Gone(error);
         let continued = destination.qmp.event_that(SWITCH_LIMIT, |event| event["event"] == "RESUME");
-        continued.map_err(|e| gone(refused(&mut *destination.process, &e)))?;
-        // By this process's clock: two hosts need not have the same time.
-        let downtime = (stood + completed.elapsed()).min(begun.elapsed());
+        let continued = continued.map_err(|e| gone(refused(&mut *destination.process, &e)))?;
+        let took = begun.elapsed();
+        // Two hosts need not have the same time: between them it is the keeper's clock, from the message of the one to that of the other.
+        let between = match destination.has_our_clock {
+            true => moment(&continued).saturating_sub(at),
+            false => completed.elapsed(),
+        };
+        // A host whose clock was set meanwhile is not believed beyond what passed.
+        let downtime = (stood + between).min(took);
         *out = control;
         *locked(&self.shared.continues) = Some(next);
         let lost = u64::try_from(downtime.as_nanos()).unwrap_or(u64::MAX);
         control::say(&mut *out, &ToMachine::StoodStill(lost)).map_err(|e| gone(failed(&e)))?;
-        Ok(downtime)
+        Ok(Migrated { downtime, took })
     }
 
     /// Whatever was begun is ended, and the machine runs, if it is still there.
@@ -291,6 +303,7 @@ fn destination(
     if from.is_some() || matches!(to, Whither::There(_)) {
         devices.can_leave_the_host(disks).map_err(|e| failed(&e))?;
     }
+    let has_our_clock = from.is_none() && matches!(to, Whither::Here);
     // What the source sends comes out here.
     let (departure, sent) = match from {
         None => {
@@ -327,7 +340,7 @@ fn destination(
     let ready = capable(&mut qmp, &["events"])
         .and_then(|()| qmp.command("migrate-incoming", json!({ "uri": format!("fd:{number}") })));
     ready.map_err(|e| refused(&mut *process, &e))?;
-    Ok(Destination { process, departure, qmp, devices, memory })
+    Ok(Destination { process, departure, has_our_clock, qmp, devices, memory })
 }
 
 /// Passes on what comes out of one stream, in a thread that ends with either.

@@ -59,17 +59,12 @@ impl Remote {
                 if !self.monitor.is_of(process) {
                     return Err(failed(QmpError::Refused("it has ended".into())));
                 }
-                stand_still(process, length).map_err(|e| failed(self.monitor.refused(e)))
+                // Linux has no process ids beyond 2^22.
+                let process = Pid::from_raw(process as i32);
+                kill(process, Signal::SIGSTOP).map_err(|e| failed(self.monitor.refused(e)))?;
+                thread::sleep(length);
+                kill(process, Signal::SIGCONT).map_err(|e| failed(self.monitor.refused(e)))
             }
         }
     }
-}
-
-/// Has a process stand still for so long, which is our child or cannot end otherwise. Returns when it goes on.
-pub fn stand_still(process: u32, length: Duration) -> nix::Result<()> {
-    // Linux has no process ids beyond 2^22.
-    let process = Pid::from_raw(process as i32);
-    kill(process, Signal::SIGSTOP)?;
-    thread::sleep(length);
-    kill(process, Signal::SIGCONT)
 }

@@ -1,7 +1,7 @@
 //! Machines that are migrated in a window, one after the other.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadline_fleet::{MIGRATION_TRIES, MidStepOrder, Migrated, Migration, NotMigrated, WorkerId};
 use loadline_load::{Job, Target};
@@ -22,7 +22,8 @@ pub struct MigratedMachine {
     pub worker: WorkerId,
     /// The node on which it runs now.
     pub to: String,
-    /// How long it stood still, milliseconds, by the host's clock. The worker's clock counts that time too.
+    /// How long it stood still, milliseconds: by the host's clock, between two hosts to within the time that a message takes. The worker's
+    /// clock counts that time too.
     pub downtime_ms: f64,
     /// From the order until it ran again, seconds.
     pub took_s: f64,
@@ -37,13 +38,13 @@ pub(crate) enum Outcome {
 }
 
 /// Migrates the machine of a worker to a node, with the volumes that it reaches as local disks. `job` and `volumes` are the worker's, and say
-/// afterwards what it has there. The inner error says why the machine was not migrated.
+/// afterwards what it has there. No attempt but the first begins after `until`. The inner error says why the machine was not migrated.
 pub(crate) fn migrate(
     worker: &WorkerId,
     to: &str,
     (job, volumes): (&mut Job, &mut [VolumeSpec]),
     (storage, changes): (&Storage, &mpsc::Sender<MidStepOrder>),
-    stop: &AtomicBool,
+    (stop, until): (&AtomicBool, Instant),
 ) -> Result<Result<Outcome, String>, TargetError> {
     let cluster = storage.own();
     let mut tries = 1..MIGRATION_TRIES;
@@ -51,7 +52,7 @@ pub(crate) fn migrate(
         match ordered(worker, to, (job, volumes), (cluster, changes), stop)? {
             Ok(Some(done)) => break done,
             Ok(None) => return Ok(Ok(Outcome::Over)),
-            Err(NotMigrated { again: true, .. }) if tries.next().is_some() => {}
+            Err(NotMigrated { again: true, .. }) if Instant::now() < until && tries.next().is_some() => {}
             Err(NotMigrated { why, .. }) => return Ok(Err(why)),
         }
     };
@@ -79,6 +80,11 @@ pub(crate) fn migrate(
         took_s: migrated.took.as_secs_f64(),
     };
     Ok(Ok(Outcome::Migrated(machine, wrong)))
+}
+
+/// Whether a disk at the destination is another one. A socket of the destination is, also if it has the same name on both hosts.
+fn is_other(after: &Target, before: &Target) -> bool {
+    after != before || matches!(after, Target::Vhost(_))
 }
 
 /// What was migrated: the disks that are others now, each by its place, and how that was.
@@ -131,7 +137,7 @@ fn disks_there(
     let there: Vec<_> = there.collect::<Result<_, TargetError>>()?;
     Ok(there
         .into_iter()
-        .filter(|(_, after, before)| after != before)
+        .filter(|(_, after, before)| is_other(after, before))
         .map(|(at, after, _)| (at, after))
         .collect())
 }
@@ -165,9 +171,18 @@ mod tests {
         let worker = WorkerId("a/0".into());
         let mut job = Job::new(Vec::new(), "B4-T1-O1-W0-PR".parse().unwrap());
         let stop = AtomicBool::new(false);
-        let outcome = migrate(&worker, "b", (&mut job, &mut []), (&storage, &changes), &stop).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let outcome = migrate(&worker, "b", (&mut job, &mut []), (&storage, &changes), (&stop, until)).unwrap();
         drop(changes);
         (outcome, fleet.join().unwrap())
+    }
+
+    #[test]
+    fn a_socket_of_the_destination_is_another_one_although_it_has_the_same_name() {
+        let socket = Target::Vhost("/srv/loadline/vhost/v.sock".into());
+        assert!(is_other(&socket, &socket.clone()));
+        let path = Target::Path("/dev/sdb".into());
+        assert!(!is_other(&path, &path.clone()));
     }
 
     #[test]

@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(5);
 const STAYS: Duration = Duration::from_millis(1_500);
 /// No machine is migrated in the last moments of a window.
 const MIGRATES_BEFORE: Duration = Duration::from_secs(2);
+/// The same between hosts, where a process is started first.
+const MIGRATES_BETWEEN_HOSTS_BEFORE: Duration = Duration::from_secs(5);
 /// How long the fleet may take to kill workers.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -213,6 +215,11 @@ impl WindowMonitor {
         let takes_workers = storage.takes_workers(&fault.fault());
         let refused = storage.refuses(&fault.fault()).err();
         let gone: BTreeSet<WorkerId> = match takes_workers && refused.is_none() {
+            true if storage.cuts_host(&fault.fault()) => {
+                let mut gone = self.on_node(&fault.node);
+                gone.extend(self.kept_on(&fault.node));
+                gone
+            }
             true => self.on_node(&fault.node),
             false => BTreeSet::new(),
         };
@@ -332,8 +339,10 @@ impl WindowMonitor {
         }
         for worker in workers {
             // A machine whose copy is not done when the window ends would keep its worker from ending in time.
-            let left = (self.begin + self.length).saturating_duration_since(Instant::now());
-            if self.is_over(leave)? || left < MIGRATES_BEFORE {
+            let between_hosts = self.places.is_some();
+            let before = if between_hosts { MIGRATES_BETWEEN_HOSTS_BEFORE } else { MIGRATES_BEFORE };
+            let until = self.begin + self.length - before;
+            if self.is_over(leave)? || Instant::now() > until {
                 failed.push(format!("{worker}: the window is about to end"));
                 continue;
             }
@@ -342,7 +351,7 @@ impl WindowMonitor {
                 continue;
             };
             let volumes = self.volumes.entry(worker.clone()).or_default();
-            match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), leave)? {
+            match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), (leave, until))? {
                 Ok(Outcome::Migrated(machine, wrong)) => {
                     failed.extend(wrong.map(|wrong| format!("{worker} is on {to} now, but {wrong}")));
                     self.migrated.insert(worker, to.to_string());
@@ -372,6 +381,13 @@ impl WindowMonitor {
             .chain(came)
             .cloned()
             .collect()
+    }
+
+    /// The workers that were started on the host of a node: the keepers of their machines are there, wherever the machines are.
+    fn kept_on(&self, node: &str) -> BTreeSet<WorkerId> {
+        let places = self.places.iter().flatten();
+        let here = places.filter(|(worker, at)| *at == node && self.jobs.contains_key(*worker));
+        here.map(|(worker, _)| worker.clone()).collect()
     }
 
     /// Has machines stand still for so long. The error says why they do not.

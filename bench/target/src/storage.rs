@@ -52,7 +52,12 @@ impl Storage {
             return fault.what.ends_machines();
         }
         let is_gone = matches!(fault.what, FaultKind::Kill | FaultKind::Freeze);
-        is_gone || self.own().is_some_and(|cluster| cluster.restarts(fault) || cluster.cuts_host(fault))
+        is_gone || self.cuts_host(fault) || self.own().is_some_and(|cluster| cluster.restarts(fault))
+    }
+
+    /// Whether it cuts the host of the node off, with all that runs there.
+    pub fn cuts_host(&self, fault: &Fault) -> bool {
+        self.own().is_some_and(|cluster| cluster.cuts_host(fault))
     }
 
     /// Does something to a node. What is done to machines is the fleet's to do, and nothing here.

@@ -20,8 +20,8 @@ use crate::frame::{self, FrameError, FrameReader, parse};
 use crate::tls::{self, EncryptedStream};
 use crate::wire::{Digits, LONGEST_HELLO, Proven, Side};
 
-/// How long a connection may take until both sides have proved themselves.
-const PROOF_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may take until both sides have proved themselves: less than a link may be silent.
+const PROOF_LIMIT: Duration = Duration::from_secs(4);
 /// The longest message, bytes.
 const LONGEST: usize = 64 << 10;
 /// Bytes that are passed on at once.
@@ -148,7 +148,7 @@ impl Channel {
         machine: u32,
     ) -> Result<Channel, String> {
         let dialled = async {
-            let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+            let stream = TcpStream::connect(address).await.map_err(|e| unreached(address, &e.to_string()))?;
             stream.set_nodelay(true).map_err(|e| e.to_string())?;
             let (stream, channel) = tls::connect(tls, Box::new(stream))
                 .await
@@ -164,7 +164,7 @@ impl Channel {
             };
             let proven = Proven { channel, worker: nonce, controller };
             if !proven.is_proof(key, Side::Controller, &proof) {
-                return Err("the program that listens there is not the receiver of this migration".into());
+                return Err(format!("the program that listens at {address} is not the receiver of this migration"));
             }
             let proof = Proof { proof: proven.proof(key, Side::Worker) };
             frame::send(&mut writer, &proof).await.map_err(|e| e.to_string())?;
@@ -172,10 +172,8 @@ impl Channel {
             Ok(Channel { purpose, machine, reader, writer })
         };
         let result = timeout(PROOF_LIMIT, dialled).await;
-        let late = || Err(format!("it did not answer within {PROOF_LIMIT:?}"));
-        result.unwrap_or_else(|_| late()).map_err(|why| {
-            format!("the host of its destination is not reached at {address}: {why}; hosts between which machines are migrated must reach each other")
-        })
+        let late = || Err(unreached(address, &format!("it did not answer within {PROOF_LIMIT:?}")));
+        result.unwrap_or_else(|_| late())
     }
 
     /// Lets a new connection prove itself.
@@ -243,6 +241,12 @@ async fn next<M: for<'de> Deserialize<'de>>(
     let frame = reader.next().await.map_err(|e| e.to_string())?;
     let frame = frame.ok_or_else(|| "it closed the connection".to_string())?;
     parse(&frame).map_err(|e| e.to_string())
+}
+
+fn unreached(address: SocketAddr, why: &str) -> String {
+    format!(
+        "the other host is not reached at {address}: {why}; hosts between which machines are migrated must reach each other"
+    )
 }
 
 /// Passes bytes on until the end, beginning with `first`, and passes the end on too.

@@ -1,7 +1,7 @@
 //! The receiver: a process on a host to which a machine of another host is migrated. It starts QEMU, and gives the machine's keeper all of its
 //! connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
@@ -10,14 +10,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use loadline_guest::{
-    Acceleration, Arrival, ArrivalStreams, Hypervisor, Image, Machine, Qemu, Wanted, room, stand_still,
+    Acceleration, Arrival, ArrivalStreams, Hypervisor, Image, Machine, Qemu, Wanted, room,
 };
+use loadline_base::units::ByteSize;
 use loadline_load::memory;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 use super::channel::{Channel, FromReceiver, Opened, Passed, Purpose, ToReceiver};
@@ -33,11 +34,15 @@ use crate::worker::confine;
 /// How long it waits for a keeper.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How long the last bytes of a QEMU that has ended may take to be passed on.
-const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether QEMU has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often the keeper is told that the receiver is there.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// The longest pause of a machine, milliseconds: its keeper allows less.
+const LONGEST_PAUSE_MS: u64 = 60_000;
+/// The most of what QEMU printed last that is sent, bytes.
+const WORDS: usize = 4 << 10;
 /// Connections at once that have not proved themselves.
 const STRANGERS: usize = 16;
 
@@ -60,8 +65,6 @@ pub fn run_receiver(options: &WorkerOptions, machine: &Machine, ip: IpAddr) -> R
         return Err(FleetError::usage("machines that libvirt starts are not migrated: leave out libvirt"));
     };
     let acceleration = hypervisor.acceleration(&image, &cache)?;
-    let (free, _) = memory::available();
-    room::check(1, machine.memory, loadline_base::units::ByteSize(free))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -92,25 +95,30 @@ async fn receive(files: Files, ip: IpAddr, key: &str) -> Result<(), FleetError> 
     Ok(())
 }
 
-/// Accepts connections, and returns those that have proved themselves.
+/// Accepts connections, and returns those that have proved themselves. If too many have not, the oldest of them is closed.
 fn accept(listener: TcpListener, tls: Arc<ServerConfig>, key: &str) -> mpsc::Receiver<Channel> {
     let (send, channels) = mpsc::channel(STRANGERS);
     let (tls, key): (_, Arc<str>) = (TlsAcceptor::from(tls), key.into());
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let mut strangers: VecDeque<AbortHandle> = VecDeque::new();
     tokio::spawn(async move {
         loop {
-            let Ok(place) = strangers.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             };
-            let (tls, key, send) = (tls.clone(), key.clone(), send.clone());
+            strangers.retain(|stranger| !stranger.is_finished());
+            if strangers.len() >= STRANGERS {
+                strangers.pop_front().inspect(AbortHandle::abort);
+            }
+            let (tls, key) = (tls.clone(), key.clone());
+            let greeted = tokio::spawn(async move { Channel::greet(&tls, stream, &key).await });
+            strangers.push_back(greeted.abort_handle());
+            let send = send.clone();
             tokio::spawn(async move {
-                let greeted = Channel::greet(&tls, stream, &key).await;
-                drop(place);
-                match greeted {
-                    Ok(channel) => drop(send.send(channel).await),
-                    Err(why) => eprintln!("loadline: a connection was closed: {why}"),
+                match greeted.await {
+                    Ok(Ok(channel)) => drop(send.send(channel).await),
+                    Ok(Err(why)) => eprintln!("loadline: a connection was closed: {why}"),
+                    Err(_) => eprintln!("loadline: a connection was closed: there were too many"),
                 }
             });
         }
@@ -134,6 +142,8 @@ fn place(purpose: Purpose) -> u8 {
 
 impl Served {
     fn start(files: &Files, wanted: &Wanted) -> Result<Served, FleetError> {
+        let (free, _) = memory::available();
+        room::check(1, wanted.machine.memory, ByteSize(free))?;
         let (arrival, streams) = Arrival::start(wanted, &files.qemu, &files.image, files.acceleration)?;
         let ArrivalStreams { control, orders, more_orders, incoming: (incoming, number) } = streams;
         let streams = [
@@ -173,6 +183,27 @@ impl Served {
         self.pumps.spawn(async move { drop(channel.pass(stream, passed).await) });
     }
 
+    /// What QEMU printed last, short enough for a message.
+    fn words(&mut self) -> String {
+        let words = self.arrival.last_words();
+        let from = words.len().saturating_sub(WORDS);
+        let from = (from..words.len()).find(|at| words.is_char_boundary(*at)).unwrap_or_default();
+        words[from..].into()
+    }
+
+    /// Waits until all that the machine said is sent: QEMU has ended.
+    async fn sent(&self) {
+        let _ = timeout(DRAIN_LIMIT, self.control.out_ended.notified()).await;
+        // For whoever waits for it next.
+        self.control.out_ended.notify_one();
+    }
+
+    /// Waits until the keeper has all that the machine said, and leaves: a connection that is closed earlier could take it along.
+    async fn drain(&self, link: &mut Channel) {
+        self.sent().await;
+        while let Ok(Ok(_)) = timeout(DRAIN_LIMIT, link.next::<ToReceiver>()).await {}
+    }
+
     fn has_read(&self, bytes: u64) -> bool {
         self.control.given.load(Ordering::SeqCst) == bytes && self.arrival.has_read().unwrap_or(false)
     }
@@ -180,16 +211,10 @@ impl Served {
 
 /// Runs one QEMU for a keeper, until either has ended.
 async fn serve(files: &Files, machine: u32, mut link: Channel, channels: &mut mpsc::Receiver<Channel>) {
-    let wanted = match link.next().await {
-        Ok(ToReceiver::Begin(wanted)) => wanted,
-        _ => return,
-    };
+    let Ok(Ok(ToReceiver::Begin(wanted))) = timeout(SILENCE_LIMIT, link.next()).await else { return };
     let mut served = match Served::start(files, &wanted) {
         Ok(served) => served,
-        Err(error) => {
-            let _ = link.send(&FromReceiver::Refused(error.message)).await;
-            return;
-        }
+        Err(error) => return drop(link.send(&FromReceiver::Refused(error.message)).await),
     };
     if link.send(&FromReceiver::Waits { machine }).await.is_err() {
         return;
@@ -198,7 +223,8 @@ async fn serve(files: &Files, machine: u32, mut link: Channel, channels: &mut mp
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut alive_at = Instant::now();
     let mut silent_at = Instant::now() + SILENCE_LIMIT;
-    let mut pause: Option<oneshot::Receiver<Result<(), String>>> = None;
+    // When a machine that stands still is to go on.
+    let mut goes_on_at = None;
     loop {
         let answer = tokio::select! {
             channel = channels.recv() => match channel {
@@ -213,35 +239,36 @@ async fn serve(files: &Files, machine: u32, mut link: Channel, channels: &mut mp
                 match message {
                     Err(_) | Ok(ToReceiver::Begin(_)) => return,
                     Ok(ToReceiver::End) => {
-                        drop(served);
-                        let _ = link.send(&FromReceiver::Ended { how: "QEMU was ended".into(), words: String::new() }).await;
+                        served.arrival.end();
+                        let ended = FromReceiver::Ended { how: "QEMU was ended".into(), words: String::new() };
+                        if link.send(&ended).await.is_ok() {
+                            served.drain(&mut link).await;
+                        }
                         return;
                     }
                     Ok(ToReceiver::Alive) => None,
                     Ok(ToReceiver::HasRead { bytes }) => Some(FromReceiver::Read(served.has_read(bytes))),
-                    Ok(ToReceiver::LastWords) => Some(FromReceiver::Words(served.arrival.last_words())),
-                    Ok(ToReceiver::Pause { ms }) => {
-                        let (done, paused) = oneshot::channel();
-                        let process = served.arrival.process();
-                        let stands_still = move || {
-                            let result = stand_still(process, Duration::from_millis(ms));
-                            let _ = done.send(result.map_err(|e| e.desc().to_string()));
-                        };
-                        drop(spawn_blocking(stands_still));
-                        pause = Some(paused);
-                        None
-                    }
+                    Ok(ToReceiver::LastWords) => Some(FromReceiver::Words(served.words())),
+                    Ok(ToReceiver::Pause { ms }) => match served.arrival.stand_still(false) {
+                        Ok(()) => {
+                            goes_on_at = Some(Instant::now() + Duration::from_millis(ms.min(LONGEST_PAUSE_MS)));
+                            None
+                        }
+                        Err(e) => Some(FromReceiver::Paused(Err(e.desc().into()))),
+                    },
                 }
             },
-            Some(result) = finished(&mut pause) => Some(FromReceiver::Paused(result)),
+            () = moment(goes_on_at) => {
+                goes_on_at = None;
+                let went_on = served.arrival.stand_still(true);
+                Some(FromReceiver::Paused(went_on.map_err(|e| e.desc().to_string())))
+            }
             _ = look.tick() => {
                 if let Some(how) = served.arrival.ended(Duration::ZERO) {
-                    let words = served.arrival.last_words();
-                    // What the machine said last is still on its way. A connection that is closed earlier could take it along.
-                    let until = Instant::now() + DRAIN_LIMIT;
-                    let _ = timeout_at(until, served.control.out_ended.notified()).await;
-                    let _ = link.send(&FromReceiver::Ended { how, words }).await;
-                    while let Ok(Ok(_)) = timeout_at(until, link.next::<ToReceiver>()).await {}
+                    let words = served.words();
+                    if link.send(&FromReceiver::Ended { how, words }).await.is_ok() {
+                        served.drain(&mut link).await;
+                    }
                     return;
                 }
                 let is_due = Instant::now() >= alive_at;
@@ -257,14 +284,35 @@ async fn serve(files: &Files, machine: u32, mut link: Channel, channels: &mut mp
     }
 }
 
-/// The end of a pause; waits for ever if there is none.
-async fn finished(pause: &mut Option<oneshot::Receiver<Result<(), String>>>) -> Option<Result<(), String>> {
-    match pause {
+/// Waits until a moment; for ever if there is none.
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
-        Some(paused) => {
-            let result = paused.await;
-            *pause = None;
-            Some(result.unwrap_or_else(|_| Err("it was not stopped".into())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::tls::worker_config;
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_keep_no_keeper_out() {
+        let key = "the key of this migration";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut channels = accept(listener, controller_config().unwrap(), key);
+        let mut silent = Vec::new();
+        for _ in 0..3 * STRANGERS {
+            silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
         }
+        let tls = TlsConnector::from(worker_config());
+        let began = Instant::now();
+        Channel::dial(&tls, address, key, Purpose::Link, 0).await.map(drop).unwrap();
+        assert_eq!(channels.recv().await.unwrap().purpose, Purpose::Link);
+        assert!(began.elapsed() < Duration::from_secs(3), "no silent one was waited for");
     }
 }

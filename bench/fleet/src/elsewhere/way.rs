@@ -13,7 +13,7 @@ use std::time::Duration;
 use loadline_guest::{GuestError, Link, OtherHost, OtherQemu, Wanted};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::Receiver;
@@ -26,7 +26,9 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long an answer may take.
 const ANSWER_LIMIT: Duration = SILENCE_LIMIT;
 /// How long a QEMU may take to be gone: then its receiver has ended it, since it has heard nothing from its keeper.
-const END_LIMIT: Duration = SILENCE_LIMIT.saturating_add(Duration::from_secs(1));
+const END_LIMIT: Duration = SILENCE_LIMIT.saturating_add(Duration::from_secs(2));
+/// How long the last bytes of a QEMU that has ended may take to come.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often the receiver is told that the keeper is there.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,8 +54,7 @@ impl OtherHost for Way {
         let link = LinkTo { requests, over: over.clone() };
         let (receiver, wanted) = (self.receiver.clone(), wanted.clone());
         let work = move || {
-            let how = runtime.block_on(keep(&receiver, wanted, ready, asked));
-            over.set(how);
+            runtime.block_on(keep(&receiver, wanted, ready, asked, &over));
             runtime.shutdown_background();
         };
         thread::Builder::new().name("elsewhere".into()).spawn(work).map_err(|e| failed(&e))?;
@@ -95,8 +96,9 @@ struct Over {
 }
 
 impl Over {
+    /// The first word counts.
     fn set(&self, how: (String, String)) {
-        *self.how.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
+        self.how.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(how);
         self.changed.notify_all();
     }
 
@@ -164,13 +166,14 @@ impl Link for LinkTo {
     }
 }
 
-/// Has a QEMU started, and passes its connections on until it has ended. Returns how it ended, and what it printed last.
+/// Has a QEMU started, and passes its connections on until it has ended, and all that it said has come.
 async fn keep(
     receiver: &Receiver,
     wanted: Wanted,
     ready: SyncSender<Result<[Stream; 4], String>>,
     asked: mpsc::UnboundedReceiver<Ask>,
-) -> (String, String) {
+    over: &Over,
+) {
     let mut kept = match Kept::begin(receiver, wanted).await {
         Ok((kept, streams)) => {
             // Whoever waited for it may have gone.
@@ -179,10 +182,11 @@ async fn keep(
         }
         Err(why) => {
             let _ = ready.send(Err(why.clone()));
-            return (why, String::new());
+            return over.set((why, String::new()));
         }
     };
-    kept.serve(asked).await
+    let how = kept.serve(asked, over).await;
+    over.set(how);
 }
 
 /// A QEMU there.
@@ -207,7 +211,8 @@ impl Kept {
         let tls = TlsConnector::from(worker_config());
         let mut link = Channel::dial(&tls, receiver.address, &receiver.key, Purpose::Link, 0).await?;
         link.send(&ToReceiver::Begin(wanted)).await.map_err(|e| e.to_string())?;
-        let machine = match link.next().await? {
+        let waits = timeout(START_LIMIT, link.next()).await;
+        let machine = match waits.map_err(|_| "the receiver does not answer".to_string())?? {
             FromReceiver::Waits { machine } => machine,
             FromReceiver::Refused(why) => return Err(why),
             other => return Err(format!("the receiver answers {other:?}")),
@@ -219,6 +224,7 @@ impl Kept {
         for purpose in [Purpose::Control, Purpose::Orders, Purpose::MoreOrders, Purpose::Incoming] {
             let passed = if purpose == Purpose::Control { passed.clone() } else { Arc::default() };
             let (channel, stream, theirs) = open(&tls, receiver, purpose, machine).await?;
+            link.send(&ToReceiver::Alive).await.map_err(|e| e.to_string())?;
             if purpose == Purpose::Control {
                 control = Some(stream.0.try_clone().map_err(|e| e.to_string())?);
             }
@@ -233,7 +239,7 @@ impl Kept {
         Ok((Kept { receiver, tls, link, machine, passed, control, pumps, reads, pauses, words }, streams))
     }
 
-    async fn serve(&mut self, mut asked: mpsc::UnboundedReceiver<Ask>) -> (String, String) {
+    async fn serve(&mut self, mut asked: mpsc::UnboundedReceiver<Ask>, over: &Over) -> (String, String) {
         let mut alive = interval(ALIVE_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent_at = Instant::now() + SILENCE_LIMIT;
@@ -243,14 +249,14 @@ impl Kept {
                 ask = asked.recv() => match ask {
                     // Nobody has a use for it any more.
                     None | Some(Ask::End) => Some(ToReceiver::End),
-                    Some(ask) => self.ask(ask).await,
+                    Some(ask) => self.ask(ask),
                 },
                 message = self.link.next::<FromReceiver>() => {
                     silent_at = Instant::now() + SILENCE_LIMIT;
                     match message {
                         Ok(FromReceiver::Ended { how, words }) => {
                             // Its last bytes are on their way here.
-                            let _ = timeout(SILENCE_LIMIT, self.passed.back_ended.notified()).await;
+                            let _ = timeout(DRAIN_LIMIT, self.passed.back_ended.notified()).await;
                             return (how, words);
                         }
                         Ok(message) => self.take(message),
@@ -259,7 +265,11 @@ impl Kept {
                     None
                 },
                 _ = alive.tick() => Some(ToReceiver::Alive),
-                () = sleep_until(silent_at) => return ended("the host on which it ran does not answer".into()),
+                () = sleep_until(silent_at) => {
+                    // Its receiver may have heard the last of us a little later.
+                    sleep(ALIVE_EVERY).await;
+                    return ended("the host on which it ran does not answer".into());
+                }
             };
             if let Some(message) = message {
                 let is_end = message == ToReceiver::End;
@@ -267,11 +277,11 @@ impl Kept {
                     return ended(format!("the connection to the host on which it ran ended: {why}"));
                 }
                 if is_end {
-                    // No stream of it is kept open by what nobody reads any more.
-                    self.pumps.abort_all();
-                    asked.close();
-                    while asked.recv().await.is_some() {}
-                    return ended(self.await_end().await);
+                    let how = self.await_end().await;
+                    over.set(ended(how.clone()));
+                    // Its last bytes are on their way here.
+                    let _ = timeout(DRAIN_LIMIT, self.passed.back_ended.notified()).await;
+                    return ended(how);
                 }
             }
         }
@@ -290,7 +300,7 @@ impl Kept {
         }
     }
 
-    async fn ask(&mut self, ask: Ask) -> Option<ToReceiver> {
+    fn ask(&mut self, ask: Ask) -> Option<ToReceiver> {
         match ask {
             Ask::HasRead(answer) => match loadline_guest::all_read(&self.control) {
                 // The task that reads our end runs in this thread: what it has read, it has counted.
@@ -309,13 +319,16 @@ impl Kept {
                 return Some(ToReceiver::LastWords);
             }
             Ask::Departure(answer) => {
-                match open(&self.tls, &self.receiver, Purpose::Departure, self.machine).await {
-                    Ok((channel, stream, theirs)) => {
-                        self.pumps.spawn(async move { drop(channel.pass(theirs, Default::default()).await) });
-                        drop(answer.send(Ok(stream)));
+                let (tls, receiver, machine) = (self.tls.clone(), self.receiver.clone(), self.machine);
+                self.pumps.spawn(async move {
+                    match open(&tls, &receiver, Purpose::Departure, machine).await {
+                        Ok((channel, stream, theirs)) => {
+                            drop(answer.send(Ok(stream)));
+                            drop(channel.pass(theirs, Arc::default()).await);
+                        }
+                        Err(why) => drop(answer.send(Err(why))),
                     }
-                    Err(why) => drop(answer.send(Err(why))),
-                }
+                });
             }
             Ask::End => return Some(ToReceiver::End),
         }
@@ -343,7 +356,8 @@ async fn open(
     machine: u32,
 ) -> Result<(Channel, Stream, UnixStream), String> {
     let mut channel = Channel::dial(tls, receiver.address, &receiver.key, purpose, machine).await?;
-    let number = match channel.next().await? {
+    let opened = timeout(ANSWER_LIMIT, channel.next()).await;
+    let number = match opened.map_err(|_| "the receiver does not answer".to_string())?? {
         Opened::Number(number) => number,
         Opened::Refused(why) => return Err(why),
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use loadline_cgroup::{NodeGroups, RunPrefix};
 use loadline_guest::MachineOrder;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -23,8 +24,6 @@ use crate::process::{Launch, LocalWorker};
 
 /// How long a process that was started may take to join: 64 at once on two cores take a second or two.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
-/// How long a process may take until it receives a machine. Meanwhile the host's agent hears nothing.
-const RECEIVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long killed processes may take to be gone, all together.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 /// The most nodes that are counted out from `nodes`, so that a slip of many zeros does not fill the memory; more workers than a
@@ -143,13 +142,14 @@ impl LocalLauncher {
     }
 
     /// Starts a process on this host, with the limits of its first node, that receives the machine of a worker of another host at this
-    /// address; `key` is what the keeper of the machine proves to know. Takes some seconds at the most.
-    pub(crate) async fn receive(
+    /// address; `key` is what the keeper of the machine proves to know. Returns what gets the process's own address; it gets none if the process
+    /// ends before.
+    pub(crate) fn receive(
         &mut self,
         id: &WorkerId,
         ip: IpAddr,
         key: &str,
-    ) -> Result<SocketAddr, FleetError> {
+    ) -> Result<oneshot::Receiver<SocketAddr>, FleetError> {
         let first = self.slots.values().find(|slot| slot.launch.node.machine.is_some());
         let launch = first.map(|slot| &slot.launch).ok_or_else(|| {
             FleetError::failed(
@@ -164,13 +164,18 @@ impl LocalLauncher {
             machine: None,
             ..launch.clone()
         };
-        let before = self.receivers.remove(id);
-        kill_all(before.into_iter().collect()).await;
-        let mut receiver = launch.start()?;
-        let address = receiver.receives(RECEIVE_LIMIT).await;
-        let address = address.map_err(|why| FleetError::failed(format!("no machine is received: {why}")))?;
-        self.receivers.insert(id.clone(), receiver);
+        let receiver = launch.start()?;
+        let address = receiver.address();
+        // One that was there has no machine any more.
+        if let Some(mut before) = self.receivers.insert(id.clone(), receiver) {
+            before.kill();
+        }
         Ok(address)
+    }
+
+    /// How the process ended that was to receive the machine of a worker; it may take a moment until that is known.
+    pub(crate) async fn receiver_exit(&mut self, id: &WorkerId) -> Option<WorkerExit> {
+        self.receivers.get_mut(id)?.ends_now().await
     }
 
     /// Orders that the machine of a worker is migrated to a receiver of another host, which is of this node.

@@ -309,25 +309,20 @@ impl Launcher for SshLauncher {
     }
 
     fn away(&self) -> Vec<(WorkerId, String)> {
-        self.away
-            .all()
-            .into_keys()
-            .filter_map(|id| Some((id.clone(), self.workers.get(&id)?.clone())))
-            .collect()
+        let home = |id: WorkerId| Some((id.clone(), self.workers.get(&id)?.clone()));
+        self.away.workers().into_iter().filter_map(home).collect()
     }
 
     async fn end(&mut self, workers: &BTreeSet<WorkerId>) {
-        let mut by_host: BTreeMap<&String, BTreeSet<WorkerId>> = BTreeMap::new();
-        let away = self.away.all();
+        let mut by_host: BTreeMap<String, BTreeSet<WorkerId>> = BTreeMap::new();
         for id in workers {
-            for node in self.workers.get(id).into_iter().chain(away.get(id)) {
+            for node in self.workers.get(id).cloned().into_iter().chain(self.away.forget(id)) {
                 by_host.entry(node).or_default().insert(id.clone());
             }
-            self.away.forget(id);
         }
         let mut ends = Vec::new();
         for (node, workers) in by_host {
-            let Some(host) = self.hosts.get(node).filter(|host| host.is_connected()) else { continue };
+            let Some(host) = self.hosts.get(&node).filter(|host| host.is_connected()) else { continue };
             let (done, ended) = oneshot::channel();
             if host.ask(HostRequest::End(workers, done)) {
                 ends.push(ended);

@@ -67,15 +67,19 @@ fn read_messages(send: &mpsc::Sender<ToAgent>) {
     }
 }
 
-/// The answer to an order, with the order's number.
-type Numbered = (u64, KeeperAnswer);
+/// The answer to an order that took long.
+struct Answered {
+    number: u64,
+    /// An error: the process that was to receive the machine of this worker has ended.
+    answer: Result<KeeperAnswer, WorkerId>,
+}
 
 struct Agent<'a> {
     marker: &'a str,
     launcher: Option<LocalLauncher>,
     running: BTreeSet<WorkerId>,
     /// Where answers to orders come from that take long.
-    answers: (mpsc::Sender<Numbered>, mpsc::Receiver<Numbered>),
+    answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
 }
 
 impl<'a> Agent<'a> {
@@ -109,9 +113,7 @@ impl<'a> Agent<'a> {
                     }
                 }
                 _ = tick.tick() => self.report_exits().await,
-                Some((number, answer)) = self.answers.1.recv() => {
-                    self.send(&FromAgent::Answered { number, answer })
-                }
+                Some(answer) = self.answers.1.recv() => self.answer(answer).await,
                 () = sleep_until(silent_at) => Err(FleetError::failed("the controller is silent")),
             };
         }
@@ -197,7 +199,12 @@ impl<'a> Agent<'a> {
                         "SSH does not say the address of this host, so no machine is received here",
                     )
                 })?;
-                return Ok(Some(KeeperAnswer::Receives(launcher.receive(&worker, ip, &key).await?)));
+                let (address, answers) = (launcher.receive(&worker, ip, &key)?, self.answers.0.clone());
+                tokio::spawn(async move {
+                    let answer = address.await.map(KeeperAnswer::Receives).map_err(|_| worker);
+                    let _ = answers.send(Answered { number, answer }).await;
+                });
+                return Ok(None);
             }
             AgentOrder::Migrate { worker, node, disks, to: None } => {
                 launcher.migrate(&worker, Migration { node, disks }).await?
@@ -209,9 +216,22 @@ impl<'a> Agent<'a> {
         let answers = self.answers.0.clone();
         tokio::spawn(async move {
             let result = answered.await.unwrap_or_else(|_| Err("its keeper has ended".to_string().into()));
-            let _ = answers.send((number, KeeperAnswer::of(result))).await;
+            let _ = answers.send(Answered { number, answer: Ok(KeeperAnswer::of(result)) }).await;
         });
         Ok(None)
+    }
+
+    async fn answer(&mut self, Answered { number, answer }: Answered) -> Result<(), FleetError> {
+        let answer = match (answer, &mut self.launcher) {
+            (Ok(answer), _) => answer,
+            (Err(worker), Some(launcher)) => {
+                let exit = launcher.receiver_exit(&worker).await;
+                let why = exit.map_or_else(|| "its process ended".into(), |exit| exit.message);
+                KeeperAnswer::Failed(format!("no machine is received: {why}"))
+            }
+            (Err(_), None) => KeeperAnswer::Failed("no machine is received".into()),
+        };
+        self.send(&FromAgent::Answered { number, answer })
     }
 
     async fn report_exits(&mut self) -> Result<(), FleetError> {
