@@ -172,7 +172,8 @@ mod tests {
         let mut job = Job::new(Vec::new(), "B4-T1-O1-W0-PR".parse().unwrap());
         let stop = AtomicBool::new(false);
         let until = Instant::now() + Duration::from_secs(60);
-        let outcome = migrate(&worker, "b", (&mut job, &mut []), (&storage, &changes), (&stop, until)).unwrap();
+        let outcome =
+            migrate(&worker, "b", (&mut job, &mut []), (&storage, &changes), (&stop, until)).unwrap();
         drop(changes);
         (outcome, fleet.join().unwrap())
     }

@@ -351,7 +351,8 @@ impl WindowMonitor {
                 continue;
             };
             let volumes = self.volumes.entry(worker.clone()).or_default();
-            match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), (leave, until))? {
+            match migrations::migrate(&worker, to, (job, volumes), (storage, &self.changes), (leave, until))?
+            {
                 Ok(Outcome::Migrated(machine, wrong)) => {
                     failed.extend(wrong.map(|wrong| format!("{worker} is on {to} now, but {wrong}")));
                     self.migrated.insert(worker, to.to_string());

@@ -164,7 +164,9 @@ impl Channel {
             };
             let proven = Proven { channel, worker: nonce, controller };
             if !proven.is_proof(key, Side::Controller, &proof) {
-                return Err(format!("the program that listens at {address} is not the receiver of this migration"));
+                return Err(format!(
+                    "the program that listens at {address} is not the receiver of this migration"
+                ));
             }
             let proof = Proof { proof: proven.proof(key, Side::Worker) };
             frame::send(&mut writer, &proof).await.map_err(|e| e.to_string())?;

@@ -9,10 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use loadline_guest::{
-    Acceleration, Arrival, ArrivalStreams, Hypervisor, Image, Machine, Qemu, Wanted, room,
-};
 use loadline_base::units::ByteSize;
+use loadline_guest::{Acceleration, Arrival, ArrivalStreams, Hypervisor, Image, Machine, Qemu, Wanted, room};
 use loadline_load::memory;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;

@@ -40,7 +40,9 @@ pub(super) struct Away(Arc<Mutex<BTreeMap<WorkerId, Places>>>);
 impl Away {
     /// The workers whose machines run on other hosts than their keepers.
     pub(super) fn workers(&self) -> Vec<WorkerId> {
-        self.with(|all| all.iter().filter(|(_, places)| places.at.is_some()).map(|(id, _)| id.clone()).collect())
+        self.with(|all| {
+            all.iter().filter(|(_, places)| places.at.is_some()).map(|(id, _)| id.clone()).collect()
+        })
     }
 
     /// The worker ends: the nodes on whose hosts its machine may be, beside its keeper's.
@@ -70,7 +72,8 @@ impl Away {
     fn done(&self, worker: &WorkerId, node: &str, home: &str, is_there: bool) {
         self.with(|all| {
             // The worker may have been ended meanwhile.
-            let Some(places) = all.get_mut(worker).filter(|places| places.going.as_deref() == Some(node)) else {
+            let Some(places) = all.get_mut(worker).filter(|places| places.going.as_deref() == Some(node))
+            else {
                 return;
             };
             places.going = None;
@@ -179,7 +182,11 @@ mod tests {
         away.begin(&id, "a", "a").unwrap();
         away.done(&id, "a", "a", true);
         assert!(away.workers().is_empty());
-        assert_eq!(away.forget(&id).into_iter().collect::<Vec<_>>(), ["b", "c"], "a receiver may be left there");
+        assert_eq!(
+            away.forget(&id).into_iter().collect::<Vec<_>>(),
+            ["b", "c"],
+            "a receiver may be left there"
+        );
         away.begin(&id, "b", "a").unwrap();
         away.forget(&id);
         away.done(&id, "b", "a", true);
