@@ -21,8 +21,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a machine may send nothing. It reports every two seconds.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the machine may take to end a session that is to end, and to unmount what is mounted, without progress: nothing is written to
-/// the disk.
-const END_LIMIT: Duration = Duration::from_secs(60);
+/// the disk. A volume whose nodes are lost may take 120 s to be reached again.
+const END_LIMIT: Duration = Duration::from_secs(150);
 /// How long the order to end waits behind input that the session does not read.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
 /// How long QEMU may take to end once its session has: then it has closed its disk, so that the disk's server knows that it does not come

@@ -79,11 +79,19 @@ impl Attached {
     pub(super) fn refuse_second(&self, api: &Api, name: &str) -> Result<(), Failed> {
         let found: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
         refuse_other_machine(name, &found, self.holder.as_ref())?;
-        // What is reported first may be older.
-        let used = use_of(api, name, 2).map_err(|why| not_known(name, &why))?;
-        match used.clients {
-            0 | 1 => Ok(()),
-            clients => Err(in_use(name, clients - 1)),
+        let limit = Instant::now() + 2 * COMES_BACK;
+        loop {
+            // What is reported first may be older.
+            let used = use_of(api, name, 2).map_err(|why| not_known(name, &why))?;
+            if used.clients > 1 {
+                return Err(in_use(name, used.clients - 1));
+            }
+            // A client that was lost while the machine booted may come back. The machine has not begun to use the volume.
+            match used.lost_client_ms.map(Duration::from_millis) {
+                Some(lost) if lost < COMES_BACK && Instant::now() < limit => {}
+                Some(lost) if lost < COMES_BACK => return Err(unsteady(name)),
+                _ => return Ok(()),
+            }
         }
     }
 
@@ -112,6 +120,13 @@ fn in_use(name: &str, clients: usize) -> Failed {
     ))
 }
 
+fn unsteady(name: &str) -> Failed {
+    usage(format!(
+        "volume {name} is in use: a client comes and goes, or its owner changes all the time. Stop that client first, or look with \
+         --read-only"
+    ))
+}
+
 fn not_known(name: &str, why: &str) -> Failed {
     let why = format!(
         "volume {name} is attached, and whether other clients use it is not known: {why}. Try again, or look with --read-only"
@@ -123,8 +138,8 @@ fn not_known(name: &str, why: &str) -> Failed {
 fn refuse_other_machine(name: &str, found: &VolumeView, own: Option<&Holder>) -> Result<(), Failed> {
     match &found.attach_key {
         Some(key) if own.is_none_or(|own| own.key() != key) => Err(usage(format!(
-            "volume {name} is in use: it is attached for the machine of another 'loadline guest shell'. End that one first, or look with \
-             --read-only"
+            "volume {name} is in use: it is attached for the machine of another 'loadline guest shell'. End that one first; if there is none any \
+             more, run 'loadline volume detach {name}'; or look with --read-only"
         ))),
         _ => Ok(()),
     }
@@ -145,10 +160,7 @@ fn wait_until_unused(api: &Api, name: &str, stop: &AtomicBool) -> Result<(), Fai
             return Ok(());
         }
         if Instant::now() > limit {
-            return Err(usage(format!(
-                "volume {name} is in use: a client comes and goes, or its owner changes all the time. Stop that client first, or look with \
-                 --read-only"
-            )));
+            return Err(unsteady(name));
         }
         if !is_announced {
             is_announced = true;
