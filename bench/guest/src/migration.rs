@@ -227,6 +227,8 @@ impl Remote {
         if begun.elapsed() > WHOLE_LIMIT {
             return Err(Stopped::Here(failed(&format!("it took longer than {} s", WHOLE_LIMIT.as_secs()))));
         }
+        // An attachment that waits ends if somebody else attaches the volume meanwhile: here the machine would be without it.
+        all_are_connected(&mut destination.qmp)?;
         exchange(&destination.memory)?;
         match destination.qmp.command_within("cont", json!({}), SWITCH_LIMIT) {
             Ok(_) => {}
@@ -483,10 +485,10 @@ fn soon_locked(out: &Mutex<UnixStream>) -> Result<MutexGuard<'_, UnixStream>, St
     }
 }
 
-/// That each server of a vhost-user disk was there until the machine stood still: of one that was gone it is not known which requests it
-/// has carried out, and the destination would carry out some of them twice, or never.
-fn all_are_connected(source: &mut Qmp) -> Result<(), GuestError> {
-    let sockets = source.command("query-chardev", json!({})).map_err(|e| failed(&e))?;
+/// That each server of a vhost-user disk is there. Of one that was gone at the source it is not known which requests it has carried out, and
+/// the destination would carry out some of them twice, or never.
+fn all_are_connected(qmp: &mut Qmp) -> Result<(), GuestError> {
+    let sockets = qmp.command("query-chardev", json!({})).map_err(|e| failed(&e))?;
     let gone = sockets.as_array().into_iter().flatten().find(|socket| {
         let is_disk = socket["label"].as_str().is_some_and(|label| label.starts_with("node"));
         is_disk && socket["filename"].as_str().is_none_or(|name| name.starts_with("disconnected"))
