@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Child;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -60,6 +61,24 @@ fn machines_that_are_migrated_take_their_volumes_along_and_lose_no_write() {
 fn moved(place: &Place, words: &[&str]) -> Said {
     let mut command = place.command();
     finish(command.args(["fleet", "move", "run"]).args(words).spawn().unwrap(), LIMIT)
+}
+
+/// An order that migrates a machine of a run just now: it is given anew, there and back, if the machine has moved before that was seen.
+fn being_migrated(place: &Place, run: &str) -> Child {
+    let (mut from, mut to) = ("node-1", "node-2");
+    for _ in 0..20 {
+        let before = place.machines();
+        let words = ["fleet", "move", run, "--worker", "node-1/0", "--to", to];
+        let mut order = place.command().args(words).spawn().unwrap();
+        while order.try_wait().unwrap().is_none() {
+            if destination(place, &before).is_some() {
+                return order;
+            }
+        }
+        eventually("its former QEMU has ended", LIMIT, || place.machines().len() == before.len());
+        (from, to) = (to, from);
+    }
+    panic!("no destination was seen");
 }
 
 /// A QEMU of a place that was not there before.
@@ -144,11 +163,7 @@ fn a_run_that_is_stopped_while_a_machine_is_migrated_leaves_nothing() {
         let run = command.args(["run", "study.toml", "--out", out]).spawn().unwrap();
         eventually("the run takes orders", LIMIT, || place.path(out).join("orders.sock").exists());
         eventually("the machines are there", LIMIT, || place.machines().len() == 2);
-        let before = place.machines();
-        let mut command = place.command();
-        let order =
-            command.args(["fleet", "move", out, "--node", "node-1", "--to", "node-2"]).spawn().unwrap();
-        eventually("a destination is there", LIMIT, || destination(&place, &before).is_some());
+        let order = being_migrated(&place, out);
         eventually("its copy of a journal is there", LIMIT, || {
             !copies_of_memory(&place.path(out)).is_empty()
         });
