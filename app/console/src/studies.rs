@@ -184,6 +184,8 @@ impl Studies {
     fn spawn(&self, program: &Path, files: &Files, options: &[String]) -> std::io::Result<()> {
         let mut command = Command::new(program);
         command.arg("run").arg(&files.study).arg("--out").arg(&files.run).args(options);
+        // This process has taken it from its environment.
+        command.envs(loadline_proxmox::taken_variable());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(files.log()?).process_group(0);
         let (send, spawned) = std::sync::mpsc::channel();
         let (studies, files) = (self.clone(), files.clone());

@@ -46,4 +46,4 @@ pub use present::machines_present;
 pub use provision::{MachinePlan, Provisioner, REMOVAL_LIMIT};
 pub use record::{Record, records_folder};
 pub use stop::Stop;
-pub use token::{TOKEN_VARIABLE, Token, take_variable};
+pub use token::{TOKEN_VARIABLE, Token, take_variable, taken_variable};

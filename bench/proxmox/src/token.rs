@@ -28,6 +28,11 @@ pub unsafe fn take_variable() {
     }
 }
 
+/// The variable and its value, for another process of this program that is to have it: a run that the console starts.
+pub fn taken_variable() -> Option<(&'static str, &'static str)> {
+    TAKEN.get().map(|text| (TOKEN_VARIABLE, text.as_str()))
+}
+
 /// A token beyond this is something else, bytes.
 const LONGEST: u64 = 512;
 const FORM: &str = "USER@REALM!TOKENID=UUID, as 'pveum user token add' prints the two parts";

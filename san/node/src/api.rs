@@ -90,8 +90,8 @@ pub struct Attach {
     /// The attachment waits beside the present one, and takes over when its client starts: the destination of a live migration.
     #[serde(default)]
     pub when_started: bool,
-    /// The volume is attached for a while only: it must not be attached, and the attachment gets this key (1 to 64 letters, digits and
-    /// `-`, which no other attachment has). Not with `when_started`.
+    /// A temporary attachment, with this key: 1 to 64 letters, digits and `-`, which no other attachment has. The request is refused if the
+    /// volume is attached. Not with `when_started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

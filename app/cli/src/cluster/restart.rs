@@ -156,9 +156,11 @@ impl Rolling<'_> {
         if self.args.leave_volumes {
             return Ok(());
         }
+        // A temporary attachment stays where it went: it may end just now, and must not be made again.
         let gone = |volume: &VolumeView| {
             let is_here = |node: &Option<String>| node.as_deref() == Some(name);
-            volume.attached.is_some() && !(is_here(&volume.attached) && is_here(&volume.owner))
+            let is_back = is_here(&volume.attached) && is_here(&volume.owner);
+            volume.attached.is_some() && volume.attach_key.is_none() && !is_back
         };
         // A copy whose process has just started waits for one lease before it follows a new owner.
         let lease = after.volumes.iter().map(|volume| volume.lease_ms).max().unwrap_or(0);
@@ -167,8 +169,7 @@ impl Rolling<'_> {
         for volume in
             after.volumes.iter().filter(|volume| volumes.contains(&volume.name.as_str()) && gone(volume))
         {
-            let key = volume.attach_key.clone();
-            let attach = Attach { node: Some(name.to_owned()), when_started: false, key };
+            let attach = Attach { node: Some(name.to_owned()), when_started: false, key: None };
             let attached: Result<Use, Failed> =
                 api.post(&format!("/v1/volumes/{}/attach", escaped(&volume.name)), attach);
             attached.map_err(|why| why.after(&format!("node {name} was restarted")))?;

@@ -138,7 +138,7 @@ pub enum LoopCommand {
     EndSession(SessionId),
     /// Its clients are disconnected, and it is not owned here any more. → [`LoopEvent::Detached`]
     Detach(VolumeId),
-    /// The volume is attached nowhere, and an attach follows: no client that it had before comes back.
+    /// The next attachment of the volume is a new one: no lost client of an earlier one is reported for it.
     NoClients(VolumeId),
     /// Something that a person decides, by a number that no other order has. With an epoch, it is carried out only if the last claim of the
     /// volume's record is of that epoch. → [`LoopEvent::CommandDone`]
@@ -305,8 +305,8 @@ pub struct VolumeState {
     pub clients: usize,
     /// Of these, those that reach the volume at this node only: by memory that they share with it.
     pub bound: usize,
-    /// How long ago a client was lost last that may come back, or for how long the volume is served here, if clients of the owner before may
-    /// come back: nanoseconds.
+    /// Nanoseconds since the last client left without announcing it; or, if that is later, since this node took the volume over. `None`: no
+    /// client may come back.
     pub lost_ns: Option<u64>,
     /// Requests that are not answered.
     pub unanswered: usize,

@@ -48,6 +48,8 @@ impl EventLoop {
         self.detached(id, why);
         if let Some(host) = self.volumes.get_mut(id) {
             host.claims = false;
+            // Another node serves it, or none: what is known of its clients here holds no longer.
+            host.is_fresh = false;
         }
         self.step_volume(id, Event::Detach);
     }

@@ -171,12 +171,12 @@ impl Node {
             let may = wanted.is_none() || volume.attached.is_none() || volume.attach_key == wanted;
             may.then(|| Volume { attach_key: wanted.clone(), ..volume.attached_at(Some(target)) })
         };
-        if !self.change_attached(id, attach).await? {
-            return Err(ManageError::InUse(format!(
+        let before = self.change_attached(id, attach).await?.ok_or_else(|| {
+            ManageError::InUse(format!(
                 "volume {name} is attached already, and with a key only a volume is attached that is not"
-            )));
-        }
-        if volume.attached.is_none() {
+            ))
+        })?;
+        if before.attached.is_none() {
             self.loop_of(id).give(LoopCommand::NoClients(VolumeId(id)));
         }
         self.reconciled().await;
@@ -356,7 +356,8 @@ impl Node {
                 "volume {name} has {clients} connections: stop its clients first, or detach the volume with --force, which disconnects the clients"
             )));
         }
-        if !self.change_attached(id, move |volume| is_it(volume).then(|| volume.attached_at(None))).await? {
+        let detach = move |volume: &Volume| is_it(volume).then(|| volume.attached_at(None));
+        if self.change_attached(id, detach).await?.is_none() {
             return Ok(());
         }
         self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
@@ -370,21 +371,21 @@ impl Node {
         }
     }
 
-    /// Stores what `change` makes of a volume. Returns whether it makes something of it.
+    /// Stores what `change_of` makes of a volume, and returns what the volume was before. `None`: it makes nothing of it.
     async fn change_attached(
         &self,
         id: u64,
         change_of: impl Fn(&Volume) -> Option<Volume> + Send + 'static,
-    ) -> Result<bool, ManageError> {
+    ) -> Result<Option<Volume>, ManageError> {
         let set = self.config().call(move |store| {
             for _ in 0..16 {
                 let catalog = Catalog::read(store)?;
                 // A volume that is being deleted in steps is attached nowhere any more.
                 let there = catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready);
                 let Some((volume, version)) = there else { return Ok(None) };
-                let Some(next) = change_of(volume) else { return Ok(Some(false)) };
+                let Some(next) = change_of(volume) else { return Ok(Some(None)) };
                 if store.commit(&[change(format!("volume/{id}"), Some(*version), &next)])? {
-                    return Ok(Some(true));
+                    return Ok(Some(Some(volume.clone())));
                 }
             }
             Err(ConfigError::Contended)
