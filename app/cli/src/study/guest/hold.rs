@@ -7,15 +7,18 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{StatusView, Use};
+use loadline_san_node::node::manage::{StatusView, Use, VolumeView};
 use serde::{Deserialize, Serialize};
 
+use super::relay::MayUse;
 use crate::cluster::client::{Api, Failed, escaped};
-use crate::output::print_error;
+use crate::output::{eprint_line, print_error};
 use crate::process::exit::Exit;
 
 /// How long the volume may have connections after its machine has ended: a node notices the end of a host after 5 s.
@@ -23,6 +26,8 @@ const DETACH_LIMIT: Duration = Duration::from_secs(60);
 const DETACH_EVERY: Duration = Duration::from_millis(200);
 /// How long a node may take to answer an order to detach.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long a node may take to say how a volume is attached.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// How long an attach can still be carried out whose answer is not known: longer than a node waits until the volume is served.
 const LATE: Duration = Duration::from_secs(30);
 
@@ -92,6 +97,24 @@ impl Holder {
         &self.key
     }
 
+    /// What says whether the volume still has this attachment: of the first node that answers. Once it has another one, that is printed.
+    pub(super) fn is_in_force(&self) -> Arc<MayUse> {
+        let (apis, name, key) = (apis_within(&self.api, ASK_LIMIT), self.name.clone(), self.key.clone());
+        let told = AtomicBool::new(false);
+        Arc::new(move || {
+            let path = format!("/v1/volumes/{}", escaped(&name));
+            let found = apis.iter().find_map(|api| api.get::<VolumeView>(&path).ok())?;
+            let is_ours = found.attach_key.as_ref() == Some(&key);
+            if !is_ours && !told.swap(true, Ordering::Relaxed) {
+                eprint_line!(
+                    "loadline: volume {name} was attached or detached by somebody else: this machine does not use it any more, and what it has \
+                     not written yet is lost"
+                );
+            }
+            Some(is_ours)
+        })
+    }
+
     /// Has the volume detached, once its machine has ended. `false`: it is still attached, and the reason was printed.
     pub(super) fn finish(&mut self) -> bool {
         drop(self.input.take());
@@ -153,15 +176,19 @@ fn report(report: &Report) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The API of every node of the cluster, the one that is named first.
-fn apis_of(api: &Api) -> Vec<Api> {
-    let api = api.clone().within(ANSWER_LIMIT);
+/// The API of every node of the cluster, the one that is named first, with this limit for an answer.
+fn apis_within(api: &Api, limit: Duration) -> Vec<Api> {
+    let api = api.clone().within(limit);
     let mut apis = vec![api.clone()];
     if let Ok(status) = api.get::<StatusView>("/v1/status") {
         let others = status.nodes.iter().filter_map(|node| node.api.parse().ok());
-        apis.extend(others.map(|address| api.of_other(address).within(ANSWER_LIMIT)));
+        apis.extend(others.map(|address| api.of_other(address).within(limit)));
     }
     apis
+}
+
+fn apis_of(api: &Api) -> Vec<Api> {
+    apis_within(api, ANSWER_LIMIT)
 }
 
 /// Orders the end of the attachment with this key, of one node after the other. `Err`: it is not ended, and why.

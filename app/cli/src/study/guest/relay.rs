@@ -2,7 +2,8 @@
 //! that answers. QEMU connects again when a connection ends, and sends again what was not answered.
 //!
 //! A node may still carry out a request of an ended connection for some seconds (docs/how-to/attach-a-client.md). A later write of the
-//! machine must not be overtaken by it. So the next connection waits for that time.
+//! machine must not be overtaken by it. So the next connection waits for that time. And the volume may be another one's by then: what the
+//! machine sends again would be written beside the new client. So each connection after the first asks whether the machine may still use it.
 
 mod answers;
 
@@ -40,7 +41,12 @@ struct Nodes {
     next: usize,
     /// When a connection to a node was lost last.
     lost: Option<Instant>,
+    /// A connection was led to a node.
+    has_led: bool,
 }
+
+/// Whether the machine may still use the volume; `None`: that is not known now.
+pub(super) type MayUse = dyn Fn() -> Option<bool> + Send + Sync;
 
 /// A relay, for one process. Its threads end with this process.
 #[derive(Debug)]
@@ -52,26 +58,31 @@ pub(super) struct Relay {
 impl Relay {
     /// Listens for the process with this id, and leads its connections to these nodes: to the first one that answers, and after a loss to
     /// the one behind it.
-    pub(super) fn start(all: Vec<SocketAddr>, client: u32) -> io::Result<Relay> {
-        Relay::start_with(all, client, LIMITS)
+    pub(super) fn start(all: Vec<SocketAddr>, client: u32, may_use: Arc<MayUse>) -> io::Result<Relay> {
+        Relay::start_with(all, client, may_use, LIMITS)
     }
 
-    fn start_with(all: Vec<SocketAddr>, client: u32, limits: Limits) -> io::Result<Relay> {
+    fn start_with(
+        all: Vec<SocketAddr>,
+        client: u32,
+        may_use: Arc<MayUse>,
+        limits: Limits,
+    ) -> io::Result<Relay> {
         let mut random = [0; 8];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
         let name = format!("loadline-{}-{:016x}", std::process::id(), u64::from_ne_bytes(random));
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;
         let listener = UnixListener::bind_addr(&address)?;
-        let nodes = Arc::new(Mutex::new(Nodes { all, next: 0, lost: None }));
+        let nodes = Arc::new(Mutex::new(Nodes { all, next: 0, lost: None, has_led: false }));
         let accept = move || {
             for stream in listener.incoming().flatten() {
                 // A socket without a folder has no permissions: any user could connect.
                 if !is_of(&stream, client) {
                     continue;
                 }
-                let nodes = Arc::clone(&nodes);
-                let _ =
-                    thread::Builder::new().name("relay".into()).spawn(move || lead(stream, &nodes, limits));
+                let (nodes, may_use) = (Arc::clone(&nodes), Arc::clone(&may_use));
+                let work = move || lead(stream, &nodes, &*may_use, limits);
+                let _ = thread::Builder::new().name("relay".into()).spawn(work);
             }
         };
         thread::Builder::new().name("relay".into()).spawn(accept)?;
@@ -85,7 +96,7 @@ fn is_of(stream: &UnixStream, process: u32) -> bool {
 }
 
 /// Leads one connection to a node, until it ends on either side.
-fn lead(client: UnixStream, nodes: &Mutex<Nodes>, limits: Limits) {
+fn lead(client: UnixStream, nodes: &Mutex<Nodes>, may_use: &MayUse, limits: Limits) {
     // One connection at a time: the next one must not be earlier at a node than the end of this one.
     let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(lost) = nodes.lost {
@@ -96,6 +107,11 @@ fn lead(client: UnixStream, nodes: &Mutex<Nodes>, limits: Limits) {
         let at = nodes.next;
         nodes.next = (at + 1) % count;
         let Ok(node) = TcpStream::connect_timeout(&nodes.all[at], CONNECT_LIMIT) else { continue };
+        // As late as it can be asked. The client tries again if that is not known.
+        if nodes.has_led && may_use() != Some(true) {
+            break;
+        }
+        nodes.has_led = true;
         match pass(&client, node, limits) {
             Ok(Ended::ByClient) => nodes.next = at,
             Ok(Ended::BeforeRequests) => {}
@@ -186,7 +202,7 @@ mod tests {
     const SHORT: Limits = Limits { any: Duration::from_millis(600), each: Duration::from_secs(3) };
 
     fn start(nodes: Vec<SocketAddr>) -> Relay {
-        Relay::start_with(nodes, std::process::id(), SHORT).unwrap()
+        Relay::start_with(nodes, std::process::id(), Arc::new(|| Some(true)), SHORT).unwrap()
     }
 
     fn dial(relay: &Relay) -> UnixStream {
@@ -313,11 +329,29 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_connects_again_only_while_it_may_use_the_volume() {
+        let may_use = Arc::new(Mutex::new(Some(true)));
+        let asked = Arc::clone(&may_use);
+        let nodes = vec![node(answers_all)];
+        let relay =
+            Relay::start_with(nodes, std::process::id(), Arc::new(move || *asked.lock().unwrap()), SHORT)
+                .unwrap();
+        for (now, is_led) in [(Some(true), true), (None, false), (Some(true), true), (Some(false), false)] {
+            *may_use.lock().unwrap() = now;
+            let mut stream = dial(&relay);
+            match is_led {
+                true => assert_eq!(greeted(&stream), 2),
+                false => assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{now:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_node_that_does_not_accept_is_left_out_and_another_process_is_refused() {
         let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let relay = start(vec![dead, node(answers_all)]);
         assert_eq!(greeted(&dial(&relay)), 2);
-        let relay = Relay::start(vec![node(answers_all)], 1).unwrap();
+        let relay = Relay::start(vec![node(answers_all)], 1, Arc::new(|| Some(true))).unwrap();
         assert_eq!(dial(&relay).read(&mut [0]).unwrap(), 0);
     }
 }

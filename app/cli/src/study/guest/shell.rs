@@ -185,7 +185,8 @@ fn in_machine(args: &Args, parts: &Parts, source: &Source, stop: &Arc<AtomicBool
             disk.clone()
         }
         Source::Volume(name, attached) => {
-            relay = Relay::start(attached.nodes.clone(), machine.process()).map_err(|e| {
+            let may_use = attached.may_use();
+            relay = Relay::start(attached.nodes.clone(), machine.process(), may_use).map_err(|e| {
                 Failed::new(Exit::Failed, format!("the relay to volume {name} cannot be started: {e}"), false)
             })?;
             MachineDisk::Nbd { server: NbdServer::Relay(relay.name), export: name.clone() }

@@ -1,12 +1,14 @@
 //! A volume of a cluster as the disk of a machine: found, attached if it is not, and not used by another client that may write.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loadline_san_node::node::manage::{Sample, StatusView, VolumeSample, VolumeView};
 
 use super::hold::Holder;
+use super::relay::MayUse;
 use crate::cluster::client::{Api, Failed, escaped};
 use crate::output::eprint_line;
 use crate::process::exit::Exit;
@@ -93,6 +95,12 @@ impl Attached {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// What says whether the machine may connect again after a loss. Of a volume that was attached before, that is not to be told: whoever
+    /// attaches it anew meanwhile must end the machine first.
+    pub(super) fn may_use(&self) -> Arc<MayUse> {
+        self.holder.as_ref().map_or_else(|| Arc::new(|| Some(true)) as Arc<MayUse>, Holder::is_in_force)
     }
 
     /// Prints that the volume is attached for the machine only.
