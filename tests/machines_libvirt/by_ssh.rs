@@ -40,7 +40,7 @@ fn machines_of_the_libvirt_of_another_host_measure_there_and_what_speaks_against
     assert!(machines.len() == 2 && machines.iter().all(|start| start["libvirt"].is_string()), "{machines:?}");
     assert_eq!(place.daemon.domains(), [""; 0]);
     hosts.is_left_clean(2);
-    // A host that lets nobody in, and one without this libvirt.
+    // One host refuses the login, and one has no libvirt.
     let refused = |text: &str, code, words: &[&str]| {
         hosts.run(&["run", &hosts.study(text), "--out", &out(&hosts)]).refused(code, words);
     };

@@ -272,7 +272,7 @@ impl Cluster {
 
     /// The path and the privilege that the token lacks for a call.
     fn refused(&self, recorded: &Recorded, request: &Request, vmid: u32) -> Option<String> {
-        // What a token lacks is said before whether the machine is there.
+        // A missing right is reported before a missing machine.
         let is_outside = self.troubles.pool_only && vmid > 0 && !self.pools.contains_key(&vmid);
         if let Some(privilege) = recorded.privilege.as_deref().filter(|_| is_outside) {
             return Some(format!("/vms/{vmid}, {privilege}"));

@@ -227,7 +227,7 @@ impl Remote {
         if begun.elapsed() > WHOLE_LIMIT {
             return Err(Stopped::Here(failed(&format!("it took longer than {} s", WHOLE_LIMIT.as_secs()))));
         }
-        // An attachment that waits ends if somebody else attaches the volume meanwhile: here the machine would be without it.
+        // A waiting attachment ends if somebody attaches the volume meanwhile. At the destination the machine would have no disk.
         all_are_connected(&mut destination.qmp)?;
         exchange(&destination.memory)?;
         match destination.qmp.command_within("cont", json!({}), SWITCH_LIMIT) {

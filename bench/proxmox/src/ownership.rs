@@ -55,7 +55,8 @@ pub(crate) fn find(api: &Api, vmid: u32, likely: &str) -> Result<Option<(String,
         Err(error) if error.is_absent() || error.is_forbidden() => error,
         found => return found,
     };
-    // A token with rights on a pool is refused a machine outside of it, there or not. Whether a VMID is free, any token is told.
+    // A token with rights on a pool gets the same refusal for every machine outside it, whether the machine exists or not. Every token may ask
+    // whether a VMID is free.
     match api.get("/cluster/nextid", &[("vmid", vmid.to_string())], "a token that is valid") {
         Ok(_) => return Ok(None),
         Err(error) if error.is_taken() => {}

@@ -35,7 +35,7 @@ const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether QEMU has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often the keeper is told that the receiver is there.
+/// How often the receiver sends a sign of life.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// The longest pause of a machine, milliseconds: its keeper allows less.
 const LONGEST_PAUSE_MS: u64 = 60_000;
@@ -127,7 +127,7 @@ fn accept(listener: TcpListener, tls: Arc<ServerConfig>, key: &str) -> mpsc::Rec
 /// One QEMU, from its start to its end.
 struct Served {
     arrival: Arrival,
-    /// Connections of QEMU that nobody has yet, with their numbers there.
+    /// Connections of QEMU that the keeper has not opened yet, with the numbers that they have in QEMU.
     streams: BTreeMap<u8, (UnixStream, Option<RawFd>)>,
     /// What was passed on by the machine's serial port.
     control: Arc<Passed>,

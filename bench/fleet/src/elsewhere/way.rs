@@ -29,7 +29,7 @@ const ANSWER_LIMIT: Duration = SILENCE_LIMIT;
 const END_LIMIT: Duration = SILENCE_LIMIT.saturating_add(Duration::from_secs(2));
 /// How long the last bytes of a QEMU that has ended may take to come.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
-/// How often the receiver is told that the keeper is there.
+/// How often the keeper sends a sign of life.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// The way to a host on which a receiver waits.
@@ -247,7 +247,7 @@ impl Kept {
         loop {
             let message = tokio::select! {
                 ask = asked.recv() => match ask {
-                    // Nobody has a use for it any more.
+                    // The link was dropped, or its owner has ended it.
                     None | Some(Ask::End) => Some(ToReceiver::End),
                     Some(ask) => self.ask(ask),
                 },

@@ -132,7 +132,7 @@ impl Host {
     /// Orders something about a machine. The answer is an error if the connection ends before.
     pub(crate) fn order(&self, order: AgentOrder) -> oneshot::Receiver<KeeperAnswer> {
         let (answer, answered) = oneshot::channel();
-        // With too many requests that wait, nobody answers.
+        // If too many requests wait, this one is dropped, and so is its answer.
         self.ask(HostRequest::Order(order, answer));
         answered
     }
