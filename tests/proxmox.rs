@@ -73,7 +73,7 @@ impl Bench {
 
     fn write(&self, fleet: &str, seconds: u32, cluster: &str, rest: &str) {
         let text = format!(
-            "name = \"machines\"\nprofiles = [\"B4-T1-O4-W50-PR\"]\n{rest}\n[phases]\nwarm_up = \"0s\"\nmeasure = \"{seconds}s\"\ncool_down = \"0s\"\n\
+            "name = \"machines\"\n{rest}\n[[profile]]\nuse = \"B4-T1-O4-W50-PR\"\nrate = \"300iops\"\n[phases]\nwarm_up = \"0s\"\nmeasure = \"{seconds}s\"\ncool_down = \"0s\"\n\
              [run]\nrepeats = 1\n[fleet]\n{fleet}\n[fleet.proxmox]\napi = \"https://{}\"\ntoken_file = \"token\"\nfingerprint = \"{}\"\n\
              template = \"debian-12\"\nmemory = \"512MiB\"\nwait = \"30s\"\n{cluster}\n",
             self.api.address, self.api.fingerprint

@@ -334,7 +334,7 @@ impl Journal {
 }
 
 /// Connects to any of these that serves the volume.
-fn connect(addresses: &[Ipv4Addr], volume: &str) -> Nbd {
+pub(crate) fn connect(addresses: &[Ipv4Addr], volume: &str) -> Nbd {
     let begun = Instant::now();
     loop {
         for address in addresses {

@@ -62,12 +62,12 @@ pub(crate) fn migrate(
         job.disks[at].target = target;
         if let Some(volume) = volumes.get_mut(at).filter(|_| goes_with_it) {
             volume.node = to.into();
-            followers.push(volume.clone());
+            followers.push((volume.clone(), job.disks[at].target.clone()));
         }
     }
     let mut wrong = None;
-    for volume in &followers {
-        match cluster.map_or(Ok(()), |cluster| cluster.await_owner(volume, to, stop)) {
+    for (volume, disk) in &followers {
+        match cluster.map_or(Ok(()), |cluster| cluster.await_owner(volume, disk, to, stop)) {
             Err(error) if error.kind == ErrorKind::Interrupted => return Err(error),
             Err(error) => wrong = wrong.or(Some(error.message)),
             Ok(()) => {}

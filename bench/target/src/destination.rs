@@ -13,6 +13,9 @@ use crate::error::TargetError;
 
 /// How long a volume may take to be owned by the node to which its machine has gone.
 const FOLLOWS: Duration = Duration::from_secs(10);
+/// How long it may take by itself. An attachment that waits ends, although its machine has started, if another node has owned the volume
+/// since it was ordered: as after a lease that was lost on a busy host.
+const BY_ITSELF: Duration = Duration::from_secs(2);
 
 impl Cluster {
     /// How a machine reaches a volume once it has been migrated to a node, if it reaches it by `disk` now. A local disk is attached at that
@@ -47,9 +50,17 @@ impl Cluster {
         }
     }
 
-    /// Waits until a node owns a volume whose machine has been migrated there.
-    pub fn await_owner(&self, volume: &VolumeSpec, node: &str, stop: &AtomicBool) -> Result<(), TargetError> {
+    /// Waits until a node owns a volume whose machine has been migrated there, and reaches it by `disk`. A volume that does not follow its
+    /// machine by itself is attached there: whoever calls this knows where the machine runs.
+    pub fn await_owner(
+        &self,
+        volume: &VolumeSpec,
+        disk: &Target,
+        node: &str,
+        stop: &AtomicBool,
+    ) -> Result<(), TargetError> {
         let begun = Instant::now();
+        let mut is_attached = false;
         loop {
             // A node that does not answer now is asked again.
             let status = self.alive().and_then(|api| api.status());
@@ -59,6 +70,10 @@ impl Cluster {
             if known.and_then(|known| known.owner).as_deref() == Some(node) {
                 return Ok(());
             }
+            if begun.elapsed() > BY_ITSELF && !std::mem::replace(&mut is_attached, true) {
+                self.attach_there(volume, disk, node)?;
+                continue;
+            }
             if begun.elapsed() > FOLLOWS {
                 return Err(TargetError::failed(format!(
                     "volume {} did not follow its machine to {node} within {} s",
@@ -67,6 +82,27 @@ impl Cluster {
                 )));
             }
             pause(stop)?;
+        }
+    }
+
+    /// Attaches a volume at the node to which its machine has gone.
+    fn attach_there(&self, volume: &VolumeSpec, disk: &Target, node: &str) -> Result<(), TargetError> {
+        let (name, body) = (&volume.name, json!({ "node": node }));
+        let used: Use = self
+            .alive()
+            .and_then(|api| api.post(&format!("/v1/volumes/{name}/attach"), &body))
+            .map_err(|error| {
+            TargetError::failed(format!(
+                "volume {name} did not follow its machine to {node}: {}",
+                error.message
+            ))
+        })?;
+        match used.vhost_user() {
+            Some(local) if Target::Vhost(local.into()) == *disk => Ok(()),
+            local => Err(TargetError::failed(format!(
+                "volume {name} did not follow its machine to {node}, and was attached there at {}, but the machine reaches it by {disk}",
+                local.map_or_else(|| "no local disk".into(), |local| local.to_string())
+            ))),
         }
     }
 }

@@ -131,6 +131,14 @@ impl Node {
         self.0.changed.notify_one();
     }
 
+    /// Carries out an attach that was ordered here, and that the configuration has. The volume is open by then, also if the last pass could
+    /// not read the configuration: a loop that does not have the volume forgets the order.
+    pub(super) fn carry_out_attach(&self, id: u64) {
+        self.reopen_volume(id);
+        self.state().fenced.insert(id);
+        self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
+    }
+
     /// Opens a volume again, so that its loop begins or stops watching it, as the configuration now orders.
     pub(super) fn reopen_volume(&self, id: u64) {
         let volume = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.clone());

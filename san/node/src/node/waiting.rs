@@ -275,8 +275,7 @@ impl Node {
         tokio::spawn(async move {
             if this.take_over(id, number).await {
                 this.reconciled().await;
-                this.state().fenced.insert(id);
-                this.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
+                this.carry_out_attach(id);
             }
         });
     }

@@ -182,8 +182,7 @@ impl Node {
         self.reconciled().await;
         self.refresh().await?;
         let fence = self.record(id).map_or(0, |record| record.fence);
-        self.state().fenced.insert(id);
-        self.loop_of(id).give(LoopCommand::Fence(VolumeId(id)));
+        self.carry_out_attach(id);
         if !self.wait_until_served(id, fence).await? {
             let why = self.why_not_served(id).await;
             return Err(ManageError::TimedOut(format!(
