@@ -176,7 +176,8 @@ fn a_cluster_waits_for_the_nodes_of_a_run_that_was_killed() {
     let nodes = vec!["node-1".into(), "node-2".into()];
     let small = ClusterSpec { nodes, device: ByteSize(1 << 29), ..spec(folder.path()) };
     Cluster::start(small.clone(), &stop).unwrap().stop();
-    let network: Ipv4Addr = std::fs::read_to_string(folder.path().join("network")).unwrap().trim().parse().unwrap();
+    let network: Ipv4Addr =
+        std::fs::read_to_string(folder.path().join("network")).unwrap().trim().parse().unwrap();
     let node = Ipv4Addr::from_bits(network.to_bits() + 1);
     let other = TcpListener::bind((node, 7400)).unwrap();
     let ends = std::thread::spawn(move || {
