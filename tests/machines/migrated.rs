@@ -63,16 +63,18 @@ fn moved(place: &Place, words: &[&str]) -> Said {
     finish(command.args(["fleet", "move", "run"]).args(words).spawn().unwrap(), LIMIT)
 }
 
-/// An order that migrates a machine of a run just now: it is given anew, there and back, if the machine has moved before that was seen.
-fn being_migrated(place: &Place, run: &str) -> Child {
+/// An order that migrates a machine of a run just now, with a copy of its journal, and the QEMU of the destination. It is given anew, there
+/// and back, if the machine has moved before that was seen.
+fn being_migrated(place: &Place, run: &str) -> (Child, u32) {
     let (mut from, mut to) = ("node-1", "node-2");
     for _ in 0..20 {
         let before = place.machines();
         let words = ["fleet", "move", run, "--worker", "node-1/0", "--to", to];
         let mut order = place.command().args(words).spawn().unwrap();
         while order.try_wait().unwrap().is_none() {
-            if destination(place, &before).is_some() {
-                return order;
+            let there = destination(place, &before);
+            if let Some(there) = there.filter(|_| !copies_of_memory(&place.path(run)).is_empty()) {
+                return (order, there);
             }
         }
         eventually("its former QEMU has ended", LIMIT, || place.machines().len() == before.len());
@@ -163,10 +165,7 @@ fn a_run_that_is_stopped_while_a_machine_is_migrated_leaves_nothing() {
         let run = command.args(["run", "study.toml", "--out", out]).spawn().unwrap();
         eventually("the run takes orders", LIMIT, || place.path(out).join("orders.sock").exists());
         eventually("the machines are there", LIMIT, || place.machines().len() == 2);
-        let order = being_migrated(&place, out);
-        eventually("its copy of a journal is there", LIMIT, || {
-            !copies_of_memory(&place.path(out)).is_empty()
-        });
+        let (order, _) = being_migrated(&place, out);
         signal(run.id(), word);
         finish(run, LIMIT);
         eventually("every machine has ended", Duration::from_secs(30), || place.machines().is_empty());
@@ -193,19 +192,14 @@ fn a_run_that_is_stopped_while_a_machine_is_migrated_leaves_nothing() {
 fn a_keeper_that_is_killed_while_its_machine_is_migrated_leaves_nothing_in_the_folder_of_its_run() {
     let place = Place::new();
     let text = study("[fleet]\nnodes = 2\ndisk_size = \"16MiB\"\nmachine = {}\n[target.san]\ncopies = 2")
-        .replace("measure = \"2s\"", "measure = \"15s\"");
+        .replace("measure = \"2s\"", "measure = \"20s\"");
     fs::write(place.path("study.toml"), text).unwrap();
     let mut command = place.command();
     let run = command.args(["run", "study.toml", "--out", "run"]).spawn().unwrap();
     eventually("the run takes orders", LIMIT, || place.path("run/orders.sock").exists());
     eventually("the machines are there", LIMIT, || place.machines().len() == 2);
-    let before = place.machines();
-    let mut command = place.command();
-    let order = command.args(["fleet", "move", "run", "--node", "node-1", "--to", "node-2"]).spawn().unwrap();
-    eventually("a destination is there", LIMIT, || destination(&place, &before).is_some());
-    let keeper = parent(destination(&place, &before).expect("it was there a moment ago"));
-    eventually("its copy of a journal is there", LIMIT, || !copies_of_memory(&place.path("run")).is_empty());
-    signal(keeper, "KILL");
+    let (order, destination) = being_migrated(&place, "run");
+    signal(parent(destination), "KILL");
     assert_eq!(finish(order, LIMIT).code, Some(1));
     assert_ne!(copies_of_memory(&place.path("run")), [""; 0], "the run itself does not know of it");
     let said = finish(run, LIMIT);
