@@ -63,6 +63,13 @@ cargo_test() {
 }
 
 cargo test --locked --workspace --no-run
+# Clusters reserve the space of their volumes, and several run at once.
+needed=10
+free=$(($(df --output=avail --block-size=1G "${TMPDIR:-/tmp}" | tail -1)))
+if ((free < needed)); then
+    echo "tests: ${TMPDIR:-/tmp} has $free GiB free, and clusters of the tests need $needed GiB: make room, or set TMPDIR" >&2
+    exit 2
+fi
 mapfile -t names < <(xargs -n1 basename <<<"$computes$waits" | sort -u)
 shown=$(mktemp)
 set -m    # In a process group of its own, so that it ends with this script.
