@@ -211,7 +211,7 @@ fn a_volume_that_does_not_follow_its_machine_is_attached_where_the_machine_is() 
     ];
     let said = run(words);
     assert!(matches!(said.code, Some(0 | 3)), "{}{}", said.out, said.err);
-    // A machine that reaches it by something else is not helped by that, and it is said.
+    // If the machine reaches the volume by another path than the attachment has, that is reported.
     let wrong = cluster.await_owner(&volume(1), &disk.local, "node-3", &stop).unwrap_err();
     assert!(
         wrong.message.contains("did not follow its machine to node-3")

@@ -227,7 +227,7 @@ impl Remote {
         if begun.elapsed() > WHOLE_LIMIT {
             return Err(Stopped::Here(failed(&format!("it took longer than {} s", WHOLE_LIMIT.as_secs()))));
         }
-        // A waiting attachment ends if somebody attaches the volume meanwhile. At the destination the machine would have no disk.
+        // A waiting attachment ends if another command attaches the volume. The machine would have no disk at the destination.
         all_are_connected(&mut destination.qmp)?;
         exchange(&destination.memory)?;
         match destination.qmp.command_within("cont", json!({}), SWITCH_LIMIT) {

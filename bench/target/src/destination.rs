@@ -7,7 +7,7 @@ use loadline_load::Target;
 use loadline_load::nbd::uri::Server;
 use serde_json::json;
 
-use crate::api::Use;
+use crate::api::{Use, Volume};
 use crate::cluster::{Cluster, VolumeSpec, pause};
 use crate::error::TargetError;
 
@@ -50,8 +50,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until a node owns a volume whose machine has been migrated there, and reaches it by `disk`. A volume that does not follow its
-    /// machine by itself is attached there: whoever calls this knows where the machine runs.
+    /// Waits until a node owns a volume whose machine has been migrated there, and reaches it by `disk`. A volume that is still attached at
+    /// another node after a while is attached there: whoever calls this knows where the machine runs.
     pub fn await_owner(
         &self,
         volume: &VolumeSpec,
@@ -67,10 +67,11 @@ impl Cluster {
             let known = status
                 .ok()
                 .and_then(|status| status.volumes.into_iter().find(|known| known.name == volume.name));
-            if known.and_then(|known| known.owner).as_deref() == Some(node) {
+            if known.as_ref().and_then(|known| known.owner.as_deref()) == Some(node) {
                 return Ok(());
             }
-            if begun.elapsed() > BY_ITSELF && !std::mem::replace(&mut is_attached, true) {
+            let is_late = begun.elapsed() > BY_ITSELF && known.is_some_and(|known| has_stayed(&known, node));
+            if is_late && !std::mem::replace(&mut is_attached, true) {
                 self.attach_there(volume, disk, node)?;
                 continue;
             }
@@ -104,5 +105,31 @@ impl Cluster {
                 local.map_or_else(|| "no local disk".into(), |local| local.to_string())
             ))),
         }
+    }
+}
+
+/// Whether a volume is known to be attached at another node than this one. Only then may it be attached there: an attach fails the writes
+/// that are in flight by an attachment which has taken over already.
+fn has_stayed(known: &Volume, node: &str) -> bool {
+    known.attached.as_deref().is_some_and(|at| at != node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_about_to_follow_or_was_detached_is_not_attached_again() {
+        let at = |attached: Option<&str>| Volume {
+            name: "v".into(),
+            health: None,
+            attached: attached.map(str::to_owned),
+            owner: None,
+            replicas: Vec::new(),
+            limit: None,
+        };
+        assert!(has_stayed(&at(Some("node-1")), "node-2"));
+        assert!(!has_stayed(&at(Some("node-2")), "node-2"));
+        assert!(!has_stayed(&at(None), "node-2"));
     }
 }

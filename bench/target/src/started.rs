@@ -254,8 +254,8 @@ fn is_free(network: Ipv4Addr, nodes: &[String]) -> bool {
     })
 }
 
-/// Waits until the nodes of a run that was killed have ended: they do soon after it. What still listens then is told by the node that
-/// cannot.
+/// Waits until the nodes of a killed run have ended, which they do soon after it, and no longer than [`END`]. If another program still
+/// listens at an address then, the node that needs the address fails, and its log says so.
 fn await_free(network: Ipv4Addr, nodes: &[String], stop: &AtomicBool) -> Result<(), TargetError> {
     let begun = Instant::now();
     while !is_free(network, nodes) && begun.elapsed() < END {

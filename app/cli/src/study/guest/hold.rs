@@ -107,8 +107,8 @@ impl Holder {
             let is_ours = found.attach_key.as_ref() == Some(&key);
             if !is_ours && !told.swap(true, Ordering::Relaxed) {
                 eprint_line!(
-                    "loadline: volume {name} was attached or detached by somebody else: this machine does not use it any more, and what it has \
-                     not written yet is lost"
+                    "loadline: another command has attached or detached volume {name}. This machine does not use the volume any more, and \
+                     its unfinished writes are lost"
                 );
             }
             Some(is_ours)
