@@ -162,9 +162,9 @@ pub enum LoopCommand {
     WaitingClient(Box<NewClient>, u64),
     /// The client of a volume that waits is disconnected, for this reason. → [`LoopEvent::WaitingGone`]
     EndWaiting(VolumeId, &'static str),
-    /// A volume has this logical unit with these reservations. The last says whether they were read after the loop asked for that
+    /// A volume has this logical unit with these reservations; with the number by which the loop has asked for them before they were read
     /// ([`LoopEvent::UnitWanted`]).
-    Unit(VolumeId, Box<About>, Box<Reservations>, bool),
+    Unit(VolumeId, Box<About>, Box<Reservations>, Option<u64>),
     /// It has none any more.
     NoUnit(VolumeId),
     /// The change of this number, which this client of a unit wanted, was made or not.
@@ -245,8 +245,9 @@ pub enum LoopEvent {
     WaitingLetIn(VolumeId, u64),
     /// It is gone, and was not let in.
     WaitingGone(VolumeId, u64),
-    /// This node owns the volume, and the reservations of its logical unit are to be read (rule U1). → [`LoopCommand::Unit`]
-    UnitWanted(VolumeId),
+    /// This node owns the volume, and the reservations of its logical unit are to be read (rule U1). They are asked for by this number.
+    /// → [`LoopCommand::Unit`]
+    UnitWanted(VolumeId, u64),
     /// This client of a volume's logical unit wants this change, by this number. → [`LoopCommand::UnitChanged`]
     UnitChange(VolumeId, u32, u32, Box<Change>),
     /// A volume is blocked, and why; or it is not any more.

@@ -104,8 +104,8 @@ impl EventLoop {
                 let all = [Stage::Waits, Stage::Started, Stage::Announced];
                 self.end_waiting(id, &all, &Why::NoLongerWaiting(why));
             }
-            LoopCommand::Unit(id, about, reservations, is_fresh) => {
-                self.set_unit(id, *about, *reservations, is_fresh);
+            LoopCommand::Unit(id, about, reservations, wanted) => {
+                self.set_unit(id, *about, *reservations, wanted);
             }
             LoopCommand::NoUnit(id) => self.remove_unit(id),
             LoopCommand::UnitChanged(client, ticket, result) => self.unit_changed(client, ticket, result),

@@ -13,7 +13,9 @@
 //!   reservation is confirmed only if the node that has asked for it owned the volume after the configuration had it. So an owner has all
 //!   reservations that were confirmed before it serves.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::VolumeId;
@@ -35,6 +37,8 @@ struct UnitHost {
     unit: SharedUnit,
     /// Its reservations were read since this node owns the volume (rule U1).
     is_fresh: bool,
+    /// The number by which they are asked for: a new one whenever the volume was lost.
+    wanted: u64,
     /// Clients that core has let in meanwhile.
     held: Vec<NewClient>,
 }
@@ -51,22 +55,30 @@ impl Units {
 }
 
 impl EventLoop {
-    /// A volume has this logical unit. `is_fresh`: its reservations were read after the loop asked for that.
-    pub(super) fn set_unit(&mut self, id: VolumeId, about: About, reservations: Reservations, is_fresh: bool) {
+    /// A volume has this logical unit. `wanted`: its reservations were read after the loop asked for that by this number.
+    pub(super) fn set_unit(
+        &mut self,
+        id: VolumeId,
+        about: About,
+        reservations: Reservations,
+        wanted: Option<u64>,
+    ) {
         match self.units.0.get_mut(&id) {
             Some(host) => {
                 let mut unit = host.unit.borrow_mut();
                 unit.change(about);
                 unit.learn(reservations);
-                host.is_fresh |= is_fresh;
             }
             None => {
-                let unit = Unit::shared(about, reservations);
-                self.units.0.insert(id, UnitHost { unit, is_fresh, held: Vec::new() });
+                let unit = Rc::new(RefCell::new(Unit::new(about, reservations)));
+                let host = UnitHost { unit, is_fresh: false, wanted: 0, held: Vec::new() };
+                self.units.0.insert(id, host);
             }
         }
         self.wake_units(id);
-        if is_fresh && self.volumes.get(id).is_some_and(|host| host.attached) {
+        let Some(host) = self.units.0.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
+        host.is_fresh = true;
+        if self.volumes.get(id).is_some_and(|host| host.attached) {
             self.let_in_to_unit(id);
         }
     }
@@ -155,7 +167,7 @@ impl EventLoop {
     pub(super) fn unit_attached(&mut self, id: VolumeId) {
         match self.units.0.get(&id) {
             Some(host) if host.is_fresh => self.let_in_to_unit(id),
-            Some(_) => (self.report)(LoopEvent::UnitWanted(id)),
+            Some(host) => (self.report)(LoopEvent::UnitWanted(id, host.wanted)),
             None => {}
         }
     }
@@ -196,6 +208,7 @@ impl EventLoop {
     pub(super) fn units_detached(&mut self, id: VolumeId) {
         if let Some(host) = self.units.0.get_mut(&id) {
             host.is_fresh = false;
+            host.wanted += 1;
             host.unit.borrow_mut().deactivate_all();
             let held = std::mem::take(&mut host.held);
             held.into_iter().for_each(|new| super::why::refuse(new, &Why::Detached));
