@@ -25,6 +25,7 @@ use std::sync::Arc;
 use loadline_base::device_model::DeviceModel;
 use loadline_san_core::placement;
 use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Initiator;
 use loadline_san_export::scsi::reservations::Reservations;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -241,6 +242,9 @@ pub struct Volume {
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
+    /// Initiators that may use it by iSCSI from beyond a node's own machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub initiators: Vec<Initiator>,
     /// How much its clients may do a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,

@@ -278,7 +278,10 @@ impl Node {
         let attached = state.catalog.volumes.values().filter(|(volume, _)| volume.attached.is_some());
         let attached = attached.filter(|(volume, _)| is_protected || !volume.requires_tls);
         let portals = portals(&state.catalog);
-        let export = |volume| Export { portals: portals.clone(), ..export_of(volume) };
+        let export = |volume: &catalog::Volume| {
+            let initiators = volume.initiators.clone();
+            Export { portals: portals.clone(), initiators, ..export_of(volume) }
+        };
         attached.map(|(volume, _)| (volume.name.clone(), export(volume))).collect()
     }
 
@@ -365,7 +368,8 @@ impl Node {
         }
         admit()?;
         self.tell_unit(id, None);
-        let export = Export { bytes: record.blocks * BLOCK, portals, ..export_of(&volume) };
+        let initiators = volume.initiators.clone();
+        let export = Export { bytes: record.blocks * BLOCK, portals, initiators, ..export_of(&volume) };
         let (name, place) = (name.into(), Place::Here);
         Ok(Ok(RequestedVolume { id, name, export, fence: record.fence, place }))
     }
@@ -485,7 +489,7 @@ fn address_of(from: &str) -> IpAddr {
 fn export_of(volume: &catalog::Volume) -> Export {
     let copies = volume.copies;
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
-    Export { description, bytes: volume.blocks * BLOCK, most: most_of(volume), portals: Vec::new() }
+    Export { description, bytes: volume.blocks * BLOCK, most: most_of(volume), ..Export::default() }
 }
 
 /// The most bytes that are written at once: a power of two, as clients expect it.

@@ -11,6 +11,7 @@ mod faults;
 pub(crate) mod follow;
 pub(super) mod growth;
 pub(super) mod health;
+mod initiators;
 mod limit;
 mod local;
 mod maintenance;
@@ -51,6 +52,7 @@ pub(super) use create::is_new;
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use follow::{Followed, Hello};
+pub use initiators::{ChapSecret, EndInitiator, InitiatorView, LetInitiator};
 pub use limit::LimitVolume;
 pub use local::{
     CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LocalView,
