@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use loadline_san_node::node::manage::{ChapSecret, EndInitiator, InitiatorView, LetInitiator, VolumeView};
 
-use super::escaped;
-use crate::cluster::client::{Api, Failed};
+use crate::cluster::client::{Api, Failed, escaped, print_json, table};
 use crate::output::{print_error, print_line, write};
 use crate::process::exit::Exit;
 

@@ -1,0 +1,152 @@
+//! Volumes as targets of iSCSI, at nodes that are real processes: for libiscsi's tests, its tools, and QEMU's initiator.
+
+mod nodes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nodes::{Cluster, run};
+
+/// How long the whole suite of libiscsi may take.
+const SUITE: Duration = Duration::from_secs(240);
+
+/// How initiators reach a volume at a node, as `volume attach` tells it.
+fn uri(cluster: &Cluster, node: u8, volume: &str) -> String {
+    let shown = cluster.loadline(&["volume", "attach", volume, "--node", &format!("node-{node}"), "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+    shown["ways"]["iscsi"]["network"].as_str().expect("initiators reach it").to_string()
+}
+
+/// The same volume at another node.
+fn at(cluster: &Cluster, uri: &str, node: u8) -> String {
+    let (_, rest) = uri.trim_start_matches("iscsi://").split_once(':').expect("it has a port");
+    format!("iscsi://{}:{rest}", cluster.address(node))
+}
+
+/// The output of a command that may fail, and whether it succeeded; it ends within this time.
+fn tried(program: &str, words: &[&str], limit: Duration) -> (bool, String) {
+    let mut command = Command::new("timeout");
+    command.arg(limit.as_secs().to_string()).arg(program).args(words);
+    let output = command.stdin(Stdio::null()).output().expect("./dev setup --tests installs it");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What libiscsi's suite says of each of its tests.
+#[derive(Debug, Default)]
+struct Suite {
+    passed: BTreeSet<String>,
+    failed: BTreeMap<String, String>,
+    skipped: BTreeMap<String, String>,
+}
+
+/// Reads the output of `iscsi-test-cu`. It says `Test: NAME ...` and `passed` or `FAILED`, and lines of `[SKIPPED]` between.
+fn read(text: &str) -> Suite {
+    let mut suite = Suite::default();
+    let (mut family, mut said) = (String::new(), String::new());
+    let mut name: Option<String> = None;
+    for line in text.lines() {
+        if let Some(rest) = line.trim_start().strip_prefix("Suite: ") {
+            family = rest.trim().to_string();
+            continue;
+        }
+        let mut rest = line;
+        if let Some((_, test)) = line.split_once("Test: ") {
+            let (test, behind) = test.split_once(" ...").unwrap_or((test, ""));
+            (name, rest) = (Some(format!("{family}.{}", test.trim())), behind);
+            said.clear();
+        }
+        said.push_str(rest);
+        said.push('\n');
+        let is_over = rest.contains("passed") || rest.contains("FAILED");
+        let Some(test) = name.take_if(|_| is_over) else { continue };
+        if rest.contains("FAILED") {
+            suite.failed.insert(test, said.clone());
+        } else if let Some(why) = said.lines().find(|line| line.contains("[SKIPPED]")) {
+            let why = why.split_once("[SKIPPED]").map_or("", |(_, why)| why.trim());
+            suite.skipped.insert(test, why.to_string());
+        } else {
+            suite.passed.insert(test);
+        }
+    }
+    suite
+}
+
+/// Tests that may skip themselves, one in a line, with the reason behind it.
+fn may_skip() -> BTreeSet<String> {
+    let text = include_str!("iscsi/skipped.txt");
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| line.split_whitespace().next().expect("it has a name").to_string()).collect()
+}
+
+#[test]
+fn the_tests_of_libiscsi_fail_nowhere_and_skip_only_what_a_volume_does_not_have() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB"]);
+    let uri = uri(&cluster, 1, "disk");
+    let begun = Instant::now();
+    let (_, text) = tried("iscsi-test-cu", &["--dataloss", "--normal", &uri], SUITE);
+    let suite = read(&text);
+    let skipped: BTreeSet<String> = suite.skipped.keys().cloned().collect();
+    assert!(begun.elapsed() < SUITE, "it hangs; it said last: {}", &text[text.len().saturating_sub(2000)..]);
+    assert!(suite.failed.is_empty(), "{:#?}", suite.failed);
+    assert_eq!(skipped, may_skip(), "{:#?}", suite.skipped);
+    assert!(suite.passed.len() > 200, "{} passed: {text}", suite.passed.len());
+}
+
+#[test]
+fn qemu_copies_an_image_to_a_volume_and_back() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB"]);
+    let uri = uri(&cluster, 1, "disk");
+    let folder = tempfile::tempdir().expect("there is room");
+    let [before, after] = ["before", "after"].map(|name| folder.path().join(name).display().to_string());
+    let mut bytes = vec![0; 32 << 20];
+    let mut state = 7u64;
+    // Every other mebibyte has data.
+    for (at, byte) in bytes.iter_mut().enumerate().filter(|(at, _)| (at >> 20) % 2 == 0) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at as u64 | 1);
+        *byte = (state >> 56) as u8;
+    }
+    fs::write(&before, &bytes).expect("there is room");
+    run(Command::new("qemu-img").args(["convert", "-n", "-f", "raw", "-O", "raw", &before, &uri]));
+    run(Command::new("qemu-img").args(["convert", "-f", "raw", "-O", "raw", &uri, &after]));
+    assert!(fs::read(&after).expect("it was written") == bytes, "it is another one");
+    run(Command::new("qemu-img").args(["compare", "-f", "raw", "-F", "raw", &before, &uri]));
+}
+
+#[test]
+fn each_node_is_a_path_and_the_owner_the_active_one() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--copies", "3"]);
+    let first = uri(&cluster, 1, "disk");
+    let limit = Duration::from_secs(20);
+    let (listed, text) = tried("iscsi-ls", &[&format!("iscsi://{}", cluster.address(2))], limit);
+    assert!(listed, "{text}");
+    for node in 1..=3 {
+        assert!(text.contains(&cluster.address(node).to_string()), "node {node} is a portal: {text}");
+    }
+    let capacity = |node| tried("iscsi-readcapacity16", &[&at(&cluster, &first, node)], limit);
+    assert!(capacity(1).0, "{}", capacity(1).1);
+    // What stands by says what it is, and carries nothing out.
+    let (inquired, text) = tried("iscsi-inq", &[&at(&cluster, &first, 2)], limit);
+    assert!(inquired && text.contains("LOADLINE"), "{text}");
+    assert!(!capacity(2).0 && !capacity(3).0);
+    // Node 2 becomes the owner, and node 1 stands by.
+    uri(&cluster, 2, "disk");
+    assert!(capacity(2).0, "{}", capacity(2).1);
+    assert!(!capacity(1).0);
+    // It dies, and another one is the owner.
+    cluster.kill(2);
+    let begun = Instant::now();
+    loop {
+        let capacity = |node| tried("iscsi-readcapacity16", &[&at(&cluster, &first, node)], limit);
+        if capacity(1).0 || capacity(3).0 {
+            break;
+        }
+        assert!(begun.elapsed() < limit, "no node has taken it over");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
