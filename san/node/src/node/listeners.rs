@@ -19,7 +19,7 @@ use super::admission::{Admission, ends};
 use super::connection::{Connection, Socket};
 use super::forward::{ForwardedClient, Route};
 use super::standing::{Rooms, Standing};
-use super::units::portals;
+use super::units::{group_of, portals};
 use super::unproved::Source;
 use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
@@ -277,10 +277,10 @@ impl Node {
         let state = self.state();
         let attached = state.catalog.volumes.values().filter(|(volume, _)| volume.attached.is_some());
         let attached = attached.filter(|(volume, _)| is_protected || !volume.requires_tls);
-        let portals = portals(&state.catalog);
+        let (portals, group) = (portals(&state.catalog), group_of(self.id()));
         let export = |volume: &catalog::Volume| {
             let initiators = volume.initiators.clone();
-            Export { portals: portals.clone(), initiators, ..export_of(volume) }
+            Export { portals: portals.clone(), initiators, group, ..export_of(volume) }
         };
         attached.map(|(volume, _)| (volume.name.clone(), export(volume))).collect()
     }
@@ -369,7 +369,8 @@ impl Node {
         admit()?;
         self.tell_unit(id, None);
         let initiators = volume.initiators.clone();
-        let export = Export { bytes: record.blocks * BLOCK, portals, initiators, ..export_of(&volume) };
+        let (bytes, group) = (record.blocks * BLOCK, group_of(self.id()));
+        let export = Export { bytes, portals, initiators, group, ..export_of(&volume) };
         let (name, place) = (name.into(), Place::Here);
         Ok(Ok(RequestedVolume { id, name, export, fence: record.fence, place }))
     }
