@@ -107,6 +107,7 @@ pub mod function_response {
     pub const COMPLETE: u8 = 0;
     pub const NO_TASK: u8 = 1;
     pub const NO_LUN: u8 = 2;
+    pub const NO_REASSIGNMENT: u8 = 4;
     pub const NOT_SUPPORTED: u8 = 5;
     pub const REJECTED: u8 = 255;
 }
@@ -118,8 +119,35 @@ pub mod reject {
     pub const SNACK: u8 = 0x03;
     pub const PROTOCOL: u8 = 0x04;
     pub const NOT_SUPPORTED: u8 = 0x05;
+    pub const IMMEDIATE_COMMAND: u8 = 0x06;
+    pub const TASK_IN_PROGRESS: u8 = 0x07;
     pub const INVALID_FIELD: u8 = 0x09;
     pub const OUT_OF_RESOURCES: u8 = 0x0a;
+}
+
+/// Why an initiator logs out (11.14.1): the low seven bits of the second byte.
+#[allow(missing_docs, reason = "each is called as in the standard")]
+pub mod logout {
+    pub const CLOSE_SESSION: u8 = 0;
+    pub const CLOSE_CONNECTION: u8 = 1;
+    pub const REMOVE_FOR_RECOVERY: u8 = 2;
+}
+
+/// Answers to a logout (11.15.1).
+#[allow(missing_docs, reason = "each is called as in the standard")]
+pub mod logout_response {
+    pub const CLOSED: u8 = 0;
+    pub const NO_CONNECTION: u8 = 1;
+    pub const NO_RECOVERY: u8 = 2;
+}
+
+/// How a command may be ordered among others (11.3.1): the low three bits of the second byte.
+#[allow(missing_docs, reason = "each is called as in the standard")]
+pub mod attribute {
+    pub const MASK: u8 = 0x07;
+    pub const SIMPLE: u8 = 1;
+    pub const ORDERED: u8 = 2;
+    pub const HEAD_OF_QUEUE: u8 = 3;
 }
 
 /// A basic header segment. Fields whose place is the same in several PDUs have one name here.

@@ -13,6 +13,7 @@
 //! | [`limits`] | limits of the process, raised and named |
 //! | [`nbd`] | what the NBD protocol calls its parts |
 //! | [`iscsi`] | what iSCSI calls its parts |
+//! | [`chap`] | how a login by CHAP is answered |
 //! | [`scsi`] | what SCSI calls its parts |
 //! | [`network`] | addresses of hosts |
 //! | [`in_use`] | what uses a device or a file |
@@ -20,6 +21,7 @@
 //! | [`nearest`] | the word that was probably meant |
 
 pub mod buffer;
+pub mod chap;
 pub mod clock;
 pub mod crc;
 pub mod device_model;
