@@ -191,13 +191,12 @@ fn what_is_given_back_reads_as_zeroes_and_is_said_to_hold_nothing() {
 #[test]
 fn a_port_on_standby_says_what_it_is_and_touches_no_data() {
     let mut bench = Bench::new();
-    let mut standby = about();
-    standby.here = 2;
-    bench.unit.change(standby);
+    bench.unit.deactivate_all();
+    let told = bench.run(&[TEST_UNIT_READY, 0, 0, 0, 0, 0], &[], 0);
+    assert_eq!(code(told.sense), (key::UNIT_ATTENTION, (0x2a, 0x06)));
     for cdb in [&[INQUIRY, 0, 0, 0, 96, 0][..], &[REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0]] {
         assert_eq!(bench.run(cdb, &[], 96).status, Status::Good, "{cdb:02x?}");
     }
-    // The unit itself has not changed: only this test has.
     for (cdb, is_good) in [
         (&[MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0][..], true),
         (&[MAINTENANCE_IN, 0x0c, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0], true),
@@ -223,13 +222,13 @@ fn a_port_on_standby_says_what_it_is_and_touches_no_data() {
     assert_eq!((sense.status, sense.data[2], sense.data[12], sense.data[13]), (Status::Good, 2, 4, 0x0b));
     // SET TARGET PORT GROUPS is what activates it.
     let set = [MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
-    let list = [0, 0, 0, 0, 0, 0, 0, 2];
+    let list = [0, 0, 0, 0, 0, 0, 0, 1];
     let (mut task, step) = Task::begin(&mut bench.unit, bench.nexus, &command(&set, 8, 0, 1));
     assert!(matches!(step, Step::Data(8)));
     let mut data = bench.pool.take(1).unwrap();
     data.bytes_mut()[..8].copy_from_slice(&list);
     let step = task.data(&mut bench.unit, &bench.pool, data);
-    assert!(matches!(step, Step::Change(Change::Activate(2))), "{step:?}");
+    assert!(matches!(step, Step::Change(Change::Activate(1))), "{step:?}");
     let step = task.changed(&mut bench.unit, Ok(()));
     assert!(matches!(step, Step::Done(Answer { status: Status::Good, .. })));
     let failed = bench.run(&set, &list, 0);
