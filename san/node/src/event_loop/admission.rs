@@ -68,7 +68,7 @@ impl EventLoop {
             return origin.log_end(&Why::Refused(why.into()));
         }
         let attachment = self.volumes.attachment(volume);
-        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment };
+        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment, unit: None };
         match AnySession::open(protocol, opening) {
             Ok(session) => {
                 if let Some(host) = self.volumes.get_mut(volume) {

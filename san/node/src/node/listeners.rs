@@ -159,7 +159,8 @@ impl Node {
         mut standing: Standing,
         evicted: Evicted,
     ) {
-        let Some(mut login) = protocol.login() else { return };
+        let is_local = from == LOCAL || address_of(&from).is_loopback();
+        let Some(mut login) = protocol.login(is_local) else { return };
         if self.trust().is_some() && from != LOCAL {
             login.offer_tls();
         }
@@ -433,7 +434,7 @@ fn export_of(volume: &catalog::Volume) -> Export {
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
     // A power of two, as clients expect it.
     let most = most_in_flight(volume.log_bytes).ilog2();
-    Export { description, bytes: volume.blocks * BLOCK, most: (BLOCK as u32) << most }
+    Export { description, bytes: volume.blocks * BLOCK, most: (BLOCK as u32) << most, ..Export::default() }
 }
 
 #[cfg(test)]
