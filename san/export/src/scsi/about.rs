@@ -17,7 +17,8 @@ pub struct About {
     pub bytes: u64,
     /// The most bytes that are read or written at once: a power of two, at least 4096.
     pub most: u32,
-    /// The target port groups, one a node, in rising order. The number of the only port of a group is that of the group.
+    /// The target port groups, one a node, in rising order. The number of the only port of a group is that of the group. The state of
+    /// this node's group is what [`Unit::activate`](super::unit::Unit::activate) makes of it.
     pub ports: Vec<Port>,
     /// The target port group of this node.
     pub here: u16,
@@ -52,12 +53,6 @@ impl About {
     /// The most blocks that are read or written at once.
     pub(super) fn most_sectors(&self) -> u32 {
         self.most / SECTOR
-    }
-
-    /// The state of the port of this node.
-    pub fn state(&self) -> AccessState {
-        let here = self.ports.iter().find(|port| port.group == self.here);
-        here.map_or(AccessState::Unavailable, |port| port.state)
     }
 }
 

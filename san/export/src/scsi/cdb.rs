@@ -85,6 +85,10 @@ const IMMEDIATELY: u8 = 0x02;
 const FLUSH: u8 = 0x06;
 
 /// All commands, in rising order.
+///
+/// A port that is not active carries out what touches no data: also what an initiator reads only when it finds a path, such as the size. It
+/// takes changes of reservations that let others do more, or the nexus itself: the active port learns them a little later. What
+/// prevents others is done by the active port alone.
 pub(super) const COMMANDS: &[Known] = &[
     known(&[TEST_UNIT_READY, 0, 0, 0, 0, 0], Nothing),
     on_standby(known(&[REQUEST_SENSE, 0x01, 0, 0, 0xff, 0], Never)),
@@ -94,10 +98,10 @@ pub(super) const COMMANDS: &[Known] = &[
     known(&[MODE_SELECT_6, 0x11, 0, 0, 0xff, 0], Writes),
     known(&[RESERVE_6, 0, 0, 0, 0, 0], Reservations),
     known(&[RELEASE_6, 0, 0, 0, 0, 0], Reservations),
-    known(&[MODE_SENSE_6, 0x08, 0xff, 0xff, 0xff, 0], Writes),
+    on_standby(known(&[MODE_SENSE_6, 0x08, 0xff, 0xff, 0xff, 0], Writes)),
     known(&[START_STOP_UNIT, 0x01, 0, 0x0f, 0xf7, 0], Writes),
     known(&[PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], Writes),
-    known(&[READ_CAPACITY_10, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0], Nothing),
+    on_standby(known(&[READ_CAPACITY_10, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0], Nothing)),
     known(&of_ten(READ_10, READ_WRITE), Reads),
     known(&of_ten(WRITE_10, READ_WRITE), Writes),
     known(&of_ten(WRITE_AND_VERIFY_10, WRITE_AND_VERIFY), Writes),
@@ -107,18 +111,18 @@ pub(super) const COMMANDS: &[Known] = &[
     known(&of_ten(WRITE_SAME_10, 0x08), Writes),
     known(&[UNMAP, 0, 0, 0, 0, 0, 0x1f, 0xff, 0xff, 0], Writes),
     known(&[MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0], Writes),
-    known(&[MODE_SENSE_10, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0], Writes),
+    on_standby(known(&[MODE_SENSE_10, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0], Writes)),
     on_standby(with_action(reserve_in::READ_KEYS, &RESERVE_IN, Reservations)),
     on_standby(with_action(reserve_in::READ_RESERVATION, &RESERVE_IN, Reservations)),
     on_standby(with_action(reserve_in::REPORT_CAPABILITIES, &RESERVE_IN, Reservations)),
     on_standby(with_action(reserve_in::READ_FULL_STATUS, &RESERVE_IN, Reservations)),
-    with_action(0, &RESERVE_OUT, Reservations),
+    on_standby(with_action(0, &RESERVE_OUT, Reservations)),
     with_action(1, &RESERVE_OUT, Reservations),
-    with_action(2, &RESERVE_OUT, Reservations),
-    with_action(3, &RESERVE_OUT, Reservations),
+    on_standby(with_action(2, &RESERVE_OUT, Reservations)),
+    on_standby(with_action(3, &RESERVE_OUT, Reservations)),
     with_action(4, &RESERVE_OUT, Reservations),
     with_action(5, &RESERVE_OUT, Reservations),
-    with_action(6, &RESERVE_OUT, Reservations),
+    on_standby(with_action(6, &RESERVE_OUT, Reservations)),
     known(&of_sixteen(READ_16, READ_WRITE), Reads),
     known(
         &[COMPARE_AND_WRITE, READ_WRITE, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 255, 0x1f, 0],
@@ -130,11 +134,11 @@ pub(super) const COMMANDS: &[Known] = &[
     known(&of_sixteen(PREFETCH_16, IMMEDIATELY), Reads),
     known(&of_sixteen(SYNCHRONIZE_CACHE_16, FLUSH), Writes),
     known(&of_sixteen(WRITE_SAME_16, 0x09), Writes),
-    with_action(
+    on_standby(with_action(
         service_action::READ_CAPACITY_16,
         &[SERVICE_ACTION_IN_16, 0x1f, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0x01, 0],
         Nothing,
-    ),
+    )),
     with_action(
         service_action::GET_LBA_STATUS,
         &[SERVICE_ACTION_IN_16, 0x1f, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0],
@@ -146,16 +150,16 @@ pub(super) const COMMANDS: &[Known] = &[
         &[MAINTENANCE_IN, 0x3f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Paths,
     )),
-    with_action(
+    on_standby(with_action(
         service_action::REPORT_SUPPORTED_OPERATION_CODES,
         &[MAINTENANCE_IN, 0x1f, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Reads,
-    ),
-    with_action(
+    )),
+    on_standby(with_action(
         service_action::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS,
         &[MAINTENANCE_IN, 0x1f, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         Reads,
-    ),
+    )),
     on_standby(with_action(
         service_action::SET_TARGET_PORT_GROUPS,
         &[MAINTENANCE_OUT, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],

@@ -4,7 +4,6 @@ use loadline_base::scsi::operation::*;
 use loadline_base::scsi::{Sense, Status, key, service_action};
 use loadline_san_core::map::Map;
 
-use super::about::AccessState;
 use super::cdb::{self, Extent, Known, Touches, u16_at, u32_at};
 use super::compare::{Compare, Purpose};
 use super::step::{Answer, Command, DataIn, Next, Outcome};
@@ -17,8 +16,6 @@ use crate::block::Operation;
 
 /// LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN STANDBY STATE.
 pub(super) const STANDBY: Sense = Sense::new(key::NOT_READY, 0x04, 0x0b);
-/// The same, IN UNAVAILABLE STATE.
-const UNAVAILABLE: Sense = Sense::new(key::NOT_READY, 0x04, 0x0c);
 /// LOGICAL UNIT SOFTWARE WRITE PROTECTED.
 const PROTECTED: Sense = Sense::new(key::DATA_PROTECT, 0x27, 0x02);
 /// The initiator does not send as much as the command needs: INVALID FIELD IN COMMAND INFORMATION UNIT.
@@ -38,7 +35,7 @@ pub(super) fn begin(unit: &mut Unit, id: TaskId, command: &Command, transfer: &m
     }
     let known = known?;
     if !known.on_standby
-        && let Some(sense) = not_ready(unit)
+        && let Some(sense) = not_ready(unit, id)
     {
         return Err(sense);
     }
@@ -100,7 +97,7 @@ fn at_once(unit: &mut Unit, id: TaskId, known: &Known, cdb: &[u8; 16]) -> Outcom
     match cdb[0] {
         TEST_UNIT_READY => good,
         REQUEST_SENSE => {
-            let pending = unit.take_attention(id.nexus).or_else(|| not_ready(unit));
+            let pending = unit.take_attention(id.nexus).or_else(|| not_ready(unit, id));
             let sense = pending.unwrap_or(Sense::new(key::NO_SENSE, 0x00, 0x00));
             Next::bytes(sense.encode(cdb[1] & 0x01 != 0), cdb[4].into())
         }
@@ -138,12 +135,8 @@ fn at_once(unit: &mut Unit, id: TaskId, known: &Known, cdb: &[u8; 16]) -> Outcom
     }
 }
 
-fn not_ready(unit: &Unit) -> Option<Sense> {
-    match unit.about().state() {
-        AccessState::ActiveOptimized => None,
-        AccessState::Standby => Some(STANDBY),
-        AccessState::Unavailable => Some(UNAVAILABLE),
-    }
+fn not_ready(unit: &Unit, id: TaskId) -> Option<Sense> {
+    (!unit.is_active(id.nexus)).then_some(STANDBY)
 }
 
 /// What a command does to the unit, by its fields too.

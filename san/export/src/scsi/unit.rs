@@ -23,6 +23,10 @@ struct Nexus {
     attentions: Attentions,
     /// Tickets of tasks that waited and may go on.
     resumed: VecDeque<u32>,
+    /// It reaches the volume. Otherwise it is answered as at a port on standby.
+    is_active: bool,
+    /// It has sent a command: it may know states of ports.
+    has_begun: bool,
     /// Its tasks were ended, and it has not learned it yet.
     is_ended: bool,
     /// Another session of this name is to take its place.
@@ -75,8 +79,8 @@ pub struct Unit {
 impl Unit {
     /// A unit that no initiator has reached yet. `reservations` is what the configuration keeps.
     pub fn new(about: About, reservations: Reservations) -> Unit {
-        Unit {
-            about,
+        let mut unit = Unit {
+            about: about.clone(),
             reservations,
             changing: None,
             modes: Modes::default(),
@@ -87,12 +91,15 @@ impl Unit {
             reserved: None,
             awaiting_end: Vec::new(),
             is_woken: false,
-        }
+        };
+        unit.become_known(about);
+        unit
     }
 
     // ---- sessions ---------------------------------------------------------------------------------------
 
-    /// A session begins. Its first command is told that it is new: unit attention 29/00.
+    /// A session begins. Its first command is told that it is new: unit attention 29/00. It is answered as at a port on standby until it is
+    /// [activated](Self::activate).
     pub fn enter(&mut self, name: NexusName) -> NexusId {
         self.next += 1;
         let mut attentions = Attentions::default();
@@ -101,6 +108,8 @@ impl Unit {
             name,
             attentions,
             resumed: VecDeque::new(),
+            is_active: false,
+            has_begun: false,
             is_ended: false,
             is_displaced: false,
             generation: 0,
@@ -193,12 +202,47 @@ impl Unit {
 
     /// The unit is another one now. If the size changed, each session is told (2A/09); if states of ports changed, too (2A/06).
     pub fn change(&mut self, about: About) {
-        let old = std::mem::replace(&mut self.about, about);
-        for nexus in self.nexuses.values_mut() {
-            if old.bytes != self.about.bytes {
-                nexus.attentions.add(Attention::SizeChanged);
+        let old = self.about.bytes;
+        self.become_known(about);
+        if old != self.about.bytes {
+            self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::SizeChanged));
+        }
+    }
+
+    /// This node owns the volume, and this session reaches it from now on. If it has sent commands before, it is told (2A/06).
+    pub fn activate(&mut self, nexus: NexusId) {
+        let Some(nexus) = self.nexuses.get_mut(&nexus) else { return };
+        let was_active = std::mem::replace(&mut nexus.is_active, true);
+        if nexus.has_begun && !was_active {
+            nexus.attentions.add(Attention::StatesChanged);
+        }
+        self.become_known(self.about.clone());
+    }
+
+    /// This node does not own the volume any more: no session reaches it, and all are told (2A/06).
+    pub fn deactivate_all(&mut self) {
+        self.nexuses.values_mut().for_each(|nexus| nexus.is_active = false);
+        self.become_known(self.about.clone());
+    }
+
+    /// Whether this session reaches the volume.
+    pub(super) fn is_active(&self, nexus: NexusId) -> bool {
+        self.nexuses.get(&nexus).is_some_and(|nexus| nexus.is_active)
+    }
+
+    /// What it says of itself becomes this, but for its own state. No two ports are active: what it knows of others may be old.
+    fn become_known(&mut self, mut about: About) {
+        let is_active = self.nexuses.values().any(|nexus| nexus.is_active);
+        for port in &mut about.ports {
+            if port.group == about.here {
+                port.state = if is_active { AccessState::ActiveOptimized } else { AccessState::Standby };
+            } else if is_active && port.state == AccessState::ActiveOptimized {
+                port.state = AccessState::Standby;
             }
-            if old.ports != self.about.ports {
+        }
+        let old = std::mem::replace(&mut self.about, about);
+        if old.ports != self.about.ports {
+            for nexus in self.nexuses.values_mut().filter(|nexus| nexus.has_begun) {
                 nexus.attentions.add(Attention::StatesChanged);
             }
         }
@@ -255,6 +299,7 @@ impl Unit {
     pub(super) fn begin_task(&mut self, id: NexusId, ticket: u32) -> Option<TaskId> {
         let nexus = self.nexuses.get_mut(&id)?;
         nexus.tasks += 1;
+        nexus.has_begun = true;
         Some(TaskId { nexus: id, ticket, generation: nexus.generation })
     }
 

@@ -99,6 +99,22 @@ fn blocks_beyond_the_end_are_refused_and_none_at_the_end_are_not() {
 }
 
 #[test]
+fn what_is_not_supported_is_refused_before_anything_is_done() {
+    let mut bench = Bench::new();
+    for (cdb, byte) in [
+        (short(READ_10, 0x20, 0, 1), 1),
+        (short(WRITE_10, 0x60, 0, 1), 1),
+        (short(WRITE_SAME_10, 0x10, 0, 1), 1),
+        (short(VERIFY_10, 0x80, 0, 1), 1),
+        ([UNMAP, 0x01, 0, 0, 0, 0, 0, 0, 24, 0], 1),
+        ([READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], 9),
+    ] {
+        assert_eq!(bench.run(&cdb, &[1; 512], 512).sense, Some(Sense::in_command(byte)), "{cdb:02x?}");
+    }
+    assert_eq!(bench.disk.bytes, [0; 64 * 4096]);
+}
+
+#[test]
 fn compare_and_write_writes_if_all_is_equal_and_says_where_it_is_not() {
     let mut bench = Bench::new();
     bench.run(&long(WRITE_16, 0, 8, 3), &data(3, 5), 0);
@@ -175,36 +191,44 @@ fn what_is_given_back_reads_as_zeroes_and_is_said_to_hold_nothing() {
 #[test]
 fn a_port_on_standby_says_what_it_is_and_touches_no_data() {
     let mut bench = Bench::new();
-    let mut standby = about();
-    standby.here = 2;
-    bench.unit.change(standby);
+    bench.unit.deactivate_all();
+    let told = bench.run(&[TEST_UNIT_READY, 0, 0, 0, 0, 0], &[], 0);
+    assert_eq!(code(told.sense), (key::UNIT_ATTENTION, (0x2a, 0x06)));
     for cdb in [&[INQUIRY, 0, 0, 0, 96, 0][..], &[REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0]] {
         assert_eq!(bench.run(cdb, &[], 96).status, Status::Good, "{cdb:02x?}");
     }
-    // The unit itself has not changed: only this test has.
     for (cdb, is_good) in [
         (&[MAINTENANCE_IN, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0][..], true),
+        (&[MAINTENANCE_IN, 0x0c, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0], true),
         (&[PERSISTENT_RESERVE_IN, 0, 0, 0, 0, 0, 0, 0, 255, 0], true),
+        (&[READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], true),
+        (&[MODE_SENSE_6, 0, 0x3f, 0, 255, 0], true),
         (&[TEST_UNIT_READY, 0, 0, 0, 0, 0], false),
-        (&[READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], false),
         (&[READ_6, 0, 0, 0, 1, 0], false),
         (&[WRITE_6, 0, 0, 0, 1, 0], false),
+        (&[RESERVE_6, 0, 0, 0, 0, 0], false),
     ] {
         let answer = bench.run(cdb, &[], 255);
         let expected = if is_good { (0, (0, 0)) } else { (key::NOT_READY, (0x04, 0x0b)) };
         assert_eq!(code(answer.sense), expected, "{cdb:02x?}");
     }
+    // It registers, so that what is written by it later is let through; it prevents nothing.
+    let nexus = bench.nexus;
+    assert_eq!(reserve(&mut bench, nexus, 0, 0, (0, 11)), Status::Good);
+    assert_eq!(reserve(&mut bench, nexus, 1, 5, (11, 0)), Status::CheckCondition);
+    assert_eq!(reserve(&mut bench, nexus, 4, 5, (11, 11)), Status::CheckCondition);
+    assert_eq!(reserve(&mut bench, nexus, 6, 0, (0, 0)), Status::Good);
     let sense = bench.run(&[REQUEST_SENSE, 0, 0, 0, 18, 0], &[], 18);
     assert_eq!((sense.status, sense.data[2], sense.data[12], sense.data[13]), (Status::Good, 2, 4, 0x0b));
     // SET TARGET PORT GROUPS is what activates it.
     let set = [MAINTENANCE_OUT, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
-    let list = [0, 0, 0, 0, 0, 0, 0, 2];
+    let list = [0, 0, 0, 0, 0, 0, 0, 1];
     let (mut task, step) = Task::begin(&mut bench.unit, bench.nexus, &command(&set, 8, 0, 1));
     assert!(matches!(step, Step::Data(8)));
     let mut data = bench.pool.take(1).unwrap();
     data.bytes_mut()[..8].copy_from_slice(&list);
     let step = task.data(&mut bench.unit, &bench.pool, data);
-    assert!(matches!(step, Step::Change(Change::Activate(2))), "{step:?}");
+    assert!(matches!(step, Step::Change(Change::Activate(1))), "{step:?}");
     let step = task.changed(&mut bench.unit, Ok(()));
     assert!(matches!(step, Step::Done(Answer { status: Status::Good, .. })));
     let failed = bench.run(&set, &list, 0);

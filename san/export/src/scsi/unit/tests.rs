@@ -20,13 +20,52 @@ fn each_session_is_told_what_others_have_changed_and_not_what_it_has_changed_its
     unit.select(Modes { descriptors: true, is_protected: false }, a);
     assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![], vec![(0x2a, 1)]));
     assert!(unit.sends_descriptors());
-    let mut moved = about();
-    moved.ports[0].state = AccessState::Standby;
-    unit.change(About { bytes: 1 << 20, ..moved });
-    assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![(0x2a, 6)], vec![(0x2a, 6)]));
     unit.reset();
     assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![(0x29, 3)], vec![(0x29, 3)]));
     assert!(!unit.sends_descriptors());
+}
+
+/// A session that has sent a command.
+fn enter(unit: &mut Unit, number: u8) -> NexusId {
+    let nexus = unit.enter(name(number, 1));
+    let task = unit.begin_task(nexus, 0).unwrap();
+    unit.end_task(task, None);
+    told_to(unit, nexus);
+    nexus
+}
+
+fn states(unit: &Unit) -> Vec<AccessState> {
+    unit.about().ports.iter().map(|port| port.state).collect()
+}
+
+#[test]
+fn a_session_is_on_standby_until_it_is_activated_and_those_who_may_know_it_otherwise_are_told() {
+    use AccessState::{ActiveOptimized, Standby, Unavailable};
+    let mut unit = unit();
+    let a = enter(&mut unit, 1);
+    let b = enter(&mut unit, 2);
+    assert_eq!((states(&unit), unit.is_active(a)), (vec![Standby, Standby, Unavailable], false));
+    unit.activate(a);
+    assert_eq!(states(&unit), [ActiveOptimized, Standby, Unavailable]);
+    assert_eq!((unit.is_active(a), unit.is_active(b)), (true, false));
+    // The other one is told that there is an active port, and once more that it is active itself.
+    assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![(0x2a, 6)], vec![(0x2a, 6)]));
+    unit.activate(b);
+    unit.activate(b);
+    assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![], vec![(0x2a, 6)]));
+    let new = unit.enter(name(3, 1));
+    unit.activate(new);
+    assert_eq!(told_to(&mut unit, new), [(0x29, 0)], "it knows nothing yet");
+    // What another node was is old.
+    let mut moved = about();
+    moved.ports[2].state = ActiveOptimized;
+    unit.change(moved.clone());
+    assert_eq!(states(&unit), [ActiveOptimized, Standby, Standby]);
+    told_to(&mut unit, a);
+    unit.deactivate_all();
+    unit.change(moved);
+    assert_eq!((states(&unit), unit.is_active(a)), (vec![Standby, Standby, ActiveOptimized], false));
+    assert_eq!(told_to(&mut unit, a), [(0x2a, 6)]);
 }
 
 #[test]

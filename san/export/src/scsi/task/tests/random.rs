@@ -12,7 +12,7 @@ use crate::scsi::SECTOR;
 use crate::scsi::cdb::COMMANDS;
 use crate::scsi::reservations::Reservations;
 use crate::scsi::testing::{Disk, Given, Random, about, command, name, pool};
-use crate::scsi::unit::{About, AccessState, NexusId, Unit};
+use crate::scsi::unit::{NexusId, Unit};
 
 /// Sessions.
 const SESSIONS: u8 = 4;
@@ -51,6 +51,7 @@ struct World {
     disk: Disk,
     pool: Pool,
     sessions: Vec<Session>,
+    is_standby: bool,
     /// How often each was seen: successful and failed comparisons, waits, conflicts, aborted tasks, changes.
     seen: [u32; 6],
 }
@@ -58,13 +59,21 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let mut unit = Unit::new(about(), Reservations::default());
-        let session = |number| Session {
-            nexus: unit.enter(name(number, 1)),
-            name: number,
-            tasks: (0..TASKS).map(|_| None).collect(),
+        let session = |number| {
+            let nexus = unit.enter(name(number, 1));
+            unit.activate(nexus);
+            Session { nexus, name: number, tasks: (0..TASKS).map(|_| None).collect() }
         };
         let sessions = (0..SESSIONS).map(session).collect();
-        World { random: Random::new(seed), unit, disk: Disk::new(), pool: pool(), sessions, seen: [0; 6] }
+        World {
+            random: Random::new(seed),
+            unit,
+            disk: Disk::new(),
+            pool: pool(),
+            sessions,
+            is_standby: false,
+            seen: [0; 6],
+        }
     }
 
     fn bytes(&mut self, length: usize) -> Vec<u8> {
@@ -333,14 +342,20 @@ impl World {
                 }
                 self.unit.leave(nexus);
                 self.sessions[session].nexus = self.unit.enter(name(self.sessions[session].name, 1));
+                if !self.is_standby {
+                    self.unit.activate(self.sessions[session].nexus);
+                }
             }
             9 => {
-                let mut about = about();
-                about.ports[0].state =
-                    *self.random.any(&[AccessState::ActiveOptimized, AccessState::Standby]);
-                self.unit.change(about);
+                // The volume is taken away from this node, and comes back: the sessions that are there are on standby meanwhile.
+                self.unit.deactivate_all();
+                self.is_standby = true;
             }
-            10 => self.unit.change(About { bytes: self.unit.about().bytes, ..about() }),
+            10..14 if self.is_standby => {
+                self.sessions.iter().for_each(|session| self.unit.activate(session.nexus));
+                self.is_standby = false;
+            }
+            10 => self.unit.change(about()),
             11 => self.unit.learn(Reservations::default()),
             _ if self.sessions[session].tasks[slot].is_some() => {
                 self.advance(session, slot);
