@@ -17,6 +17,7 @@ pub(crate) mod nbd;
 pub(crate) mod null;
 pub(crate) mod pool;
 pub(crate) mod rbd;
+mod stream;
 pub(crate) mod uring;
 pub(crate) mod vhost;
 
