@@ -2,6 +2,8 @@
 
 use loadline_base::iscsi::LEAST_SEGMENT;
 
+/// The most commands that an initiator may have under way.
+pub const MOST_COMMANDS: u32 = 128;
 /// The most bytes of a data segment that this target takes: what is written in one piece up to this length comes in one segment.
 pub const MOST_SEGMENT: u32 = 256 << 10;
 /// The most bytes that an initiator sends of a command without being asked.
@@ -77,8 +79,15 @@ impl Parameters {
             "ErrorRecoveryLevel" => chosen(number(value, 0, 2).map(|_| 0)),
             "IFMarker" | "OFMarker" => "No".into(),
             "IFMarkInt" | "OFMarkInt" => REJECT.into(),
-            "MaxConnections" | "InitialR2T" | "ImmediateData" | "MaxBurstLength" | "FirstBurstLength"
-            | "MaxOutstandingR2T" | "DataPDUInOrder" | "DataSequenceInOrder" | "TaskReporting"
+            "MaxConnections"
+            | "InitialR2T"
+            | "ImmediateData"
+            | "MaxBurstLength"
+            | "FirstBurstLength"
+            | "MaxOutstandingR2T"
+            | "DataPDUInOrder"
+            | "DataSequenceInOrder"
+            | "TaskReporting"
                 if is_discovery =>
             {
                 "Irrelevant".into()
@@ -86,15 +95,11 @@ impl Parameters {
             "MaxConnections" => chosen(number(value, 1, 65535).map(|_| 1)),
             "InitialR2T" => boolean(value, &mut self.initial_r2t),
             "ImmediateData" => boolean(value, &mut self.immediate_data),
-            "MaxBurstLength" => {
-                at_most(number(value, 512, LARGEST), MOST_BURST, &mut self.burst)
-            }
+            "MaxBurstLength" => at_most(number(value, 512, LARGEST), MOST_BURST, &mut self.burst),
             "FirstBurstLength" => {
                 at_most(number(value, 512, LARGEST), MOST_FIRST_BURST, &mut self.first_burst)
             }
-            "MaxOutstandingR2T" => {
-                at_most(number(value, 1, 65535), MOST_OUTSTANDING, &mut self.outstanding)
-            }
+            "MaxOutstandingR2T" => at_most(number(value, 1, 65535), MOST_OUTSTANDING, &mut self.outstanding),
             "DataPDUInOrder" | "DataSequenceInOrder" => match value {
                 "Yes" | "No" => "Yes".into(),
                 _ => REJECT.into(),
@@ -197,9 +202,9 @@ mod tests {
 
     fn answers(offers: &[(&str, &str)], is_discovery: bool) -> (Parameters, Vec<String>) {
         let mut parameters = Parameters::default();
-        let answers = offers.iter().map(|(key, value)| {
-            parameters.negotiate(key, value, is_discovery).unwrap_or_default()
-        });
+        let answers = offers
+            .iter()
+            .map(|(key, value)| parameters.negotiate(key, value, is_discovery).unwrap_or_default());
         let answers = answers.collect();
         (parameters, answers)
     }
@@ -224,8 +229,20 @@ mod tests {
         ];
         let (agreed, answers) = answers(&offers, false);
         let expected = [
-            "None", "CRC32C", "No", "No", "1048576", "65536", "1", "Yes", "0", "2", "0", "No",
-            "NotUnderstood", "",
+            "None",
+            "CRC32C",
+            "No",
+            "No",
+            "1048576",
+            "65536",
+            "1",
+            "Yes",
+            "0",
+            "2",
+            "0",
+            "No",
+            "NotUnderstood",
+            "",
         ];
         assert_eq!(answers, expected);
         let expected = Parameters {
