@@ -5,6 +5,7 @@ mod groups;
 mod nodes;
 mod support;
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::AtomicBool;
@@ -166,6 +167,25 @@ fn a_node_is_filled_and_emptied_and_the_rest_goes_on() {
     let none = cluster.inject(&fault(FaultKind::Return, "node-3"), &stop).unwrap_err();
     assert!(none.message.contains("the node has no fault"), "{none}");
     cluster.stop();
+}
+
+#[test]
+fn a_cluster_waits_for_the_nodes_of_a_run_that_was_killed() {
+    let folder = folder();
+    let stop = AtomicBool::new(false);
+    let nodes = vec!["node-1".into(), "node-2".into()];
+    let small = ClusterSpec { nodes, device: ByteSize(1 << 29), ..spec(folder.path()) };
+    Cluster::start(small.clone(), &stop).unwrap().stop();
+    let network: Ipv4Addr =
+        std::fs::read_to_string(folder.path().join("network")).unwrap().trim().parse().unwrap();
+    let node = Ipv4Addr::from_bits(network.to_bits() + 1);
+    let other = TcpListener::bind((node, 7400)).unwrap();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(other);
+    });
+    Cluster::start(small, &stop).unwrap().stop();
+    ends.join().unwrap();
 }
 
 #[test]

@@ -88,12 +88,12 @@ fn runs(folder: &Path, file: &str) -> bool {
 fn a_command_that_hangs_is_killed_at_its_limit_with_its_children() {
     let folder = folder();
     let line = format!("echo before; sleep 600 & echo $! > {}/child; wait", folder.path().display());
-    let limit = Some(TimeSpan(Duration::from_millis(400)));
+    let limit = Some(TimeSpan(Duration::from_secs(2)));
     let mut storage = External::new(ExternalSpec { limit, ..spec(&[("kill", &line)]) }, None).unwrap();
     let begun = Instant::now();
     let late = storage.inject(&fault(FaultKind::Kill, "a"), &GO_ON).unwrap_err();
-    assert!(late.kind == ErrorKind::Failed && begun.elapsed() < Duration::from_secs(10), "{late}");
-    assert!(late.message.contains("within 400ms") && late.message.contains("said: before"), "{late}");
+    assert!(late.kind == ErrorKind::Failed && begun.elapsed() < Duration::from_secs(20), "{late}");
+    assert!(late.message.contains("within 2s") && late.message.contains("said: before"), "{late}");
     assert!(!read(folder.path(), "child").is_empty() && !runs(folder.path(), "child"), "its child is left");
     assert_eq!(storage.harmed().count(), 1, "it may have done a part, which is to be healed");
 }

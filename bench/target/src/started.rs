@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use loadline_api_client::ApiAddress;
 use loadline_base::device_model::DeviceModel;
@@ -17,12 +17,14 @@ use loadline_cgroup::{CpuPeriods, Limits, NodeGroups, RunPrefix};
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::cluster::{Cluster, Node, Origin};
+use crate::cluster::{Cluster, Node, Origin, pause};
 use crate::error::TargetError;
 use crate::network::{NodeNetwork, Traffic};
 use crate::node_state::NodeState;
 use crate::process::NodeProcess;
 
+/// How long nodes of a run that was killed may take to end.
+const END: Duration = Duration::from_secs(20);
 /// Ports at each node's address: the API, other nodes, NBD.
 const PORTS: [u16; 3] = [7400, 7401, 10809];
 /// Networks that are tried before it is given up.
@@ -62,6 +64,9 @@ impl Cluster {
         let groups = groups(&spec)?;
         let address_file = spec.folder.join("network");
         let network = network(&address_file, &spec.nodes)?;
+        if address_file.exists() && spec.network_per_second.is_none() {
+            await_free(network, &spec.nodes, stop)?;
+        }
         let own_network = own_network(&spec, network)?;
         fs::create_dir_all(&spec.folder).map_err(|e| TargetError::io("make", &spec.folder, &e))?;
         fs::write(&address_file, format!("{network}\n"))
@@ -242,6 +247,23 @@ fn own_network(spec: &ClusterSpec, network: Ipv4Addr) -> Result<Option<NodeNetwo
     spec.network_per_second.map(make).transpose()
 }
 
+/// Whether nothing listens where so many nodes of a network are to.
+fn is_free(network: Ipv4Addr, nodes: &[String]) -> bool {
+    (1..).zip(nodes).all(|(number, _)| {
+        PORTS.iter().all(|port| TcpListener::bind((addresses(network, number), *port)).is_ok())
+    })
+}
+
+/// Waits until the nodes of a run that was killed have ended: they do soon after it. What still listens then is told by the node that
+/// cannot.
+fn await_free(network: Ipv4Addr, nodes: &[String], stop: &AtomicBool) -> Result<(), TargetError> {
+    let begun = Instant::now();
+    while !is_free(network, nodes) && begun.elapsed() < END {
+        pause(stop)?;
+    }
+    Ok(())
+}
+
 /// The network of the cluster whose file for it this is: where it was, or an unused one within 127.0.0.0/8.
 fn network(file: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
     if let Ok(text) = fs::read_to_string(file) {
@@ -254,12 +276,7 @@ fn network(file: &Path, nodes: &[String]) -> Result<Ipv4Addr, TargetError> {
         let mixed = (first.wrapping_add(n)).wrapping_mul(2_654_435_761) >> 16;
         Ipv4Addr::new(127, 10 + (mixed % 200) as u8, 1 + ((mixed >> 8) % 250) as u8, 0)
     });
-    let is_free = |network: &Ipv4Addr| {
-        (1..).zip(nodes).all(|(number, _)| {
-            PORTS.iter().all(|port| TcpListener::bind((addresses(*network, number), *port)).is_ok())
-        })
-    };
-    candidates.into_iter().find(is_free).ok_or_else(|| {
+    candidates.into_iter().find(|network| is_free(*network, nodes)).ok_or_else(|| {
         TargetError::failed(format!(
             "no free network for a cluster within 127.0.0.0/8 in {MOST_NETWORKS} tries: does something listen at every \
              address on one of the ports {PORTS:?}?"
