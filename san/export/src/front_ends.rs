@@ -182,7 +182,8 @@ impl AnySession {
             }
             Protocol::Iscsi => {
                 let unit = unit.ok_or_else(|| Error::other("it has no logical unit here"))?;
-                let connection = iscsi::connection::Connection::new(channel, name, chosen, unit)?;
+                let is_serving = attachment.is_some();
+                let connection = iscsi::connection::Connection::new(channel, name, chosen, unit, is_serving)?;
                 AnySession::Iscsi(Box::new(connection))
             }
         })

@@ -10,7 +10,8 @@ use loadline_base::iscsi::{NO_TAG, attribute, field, function, function_response
 use loadline_base::scsi::operation;
 use loadline_san_export::block::Operation;
 use loadline_san_export::iscsi::parameters::MOST_COMMANDS;
-use loadline_san_export::session::{Session as _, SessionEnd};
+use loadline_san_export::scsi::task::{Change, ChangeFailed};
+use loadline_san_export::session::{Attachment, Session as _, SessionEnd};
 
 #[test]
 fn commands_outside_the_window_are_ignored_and_a_gap_ends_the_session() {
@@ -208,4 +209,58 @@ fn a_session_of_the_same_name_takes_the_place_of_a_former_one() {
     let mut beside = Target::of(&unit, usual(), 2);
     beside.get_ready(&mut volume);
     new.turn().expect("it is left alone");
+}
+
+#[test]
+fn a_session_stands_by_until_its_node_serves_the_volume() {
+    let mut target = Target::at(&unit(), usual(), 1, false);
+    let mut volume = Volume::new(&pool());
+    let test = [operation::TEST_UNIT_READY, 0, 0, 0, 0, 0];
+    let mut told = Vec::new();
+    while told.last() != Some(&(2, 0x04, 0x0b)) {
+        let (_, sense) = status(&target.ask(&mut volume, &test, 0, 0));
+        told.push(sense.expect("it is not ready"));
+        assert!(told.len() < 8, "{told:x?}");
+    }
+    let inquiry = target.ask(&mut volume, &[operation::INQUIRY, 0, 0, 0, 96, 0], READ, 96);
+    assert_eq!(status(&inquiry).0, 0);
+    let number = target.next();
+    let cdb = cdb16(operation::WRITE_16, 0, 1);
+    target.send(command(&cdb, WRITE, number, number, 512), &pattern(512, 1));
+    assert_eq!(status(&target.received()).1, Some((2, 0x04, 0x0b)));
+    assert!(target.requests.is_empty(), "nothing is carried out");
+    target.connection().attached(Attachment { cluster: 7, volume: 1, number: 2, alone_since: 2 });
+    assert_eq!(status(&target.ask(&mut volume, &test, 0, 0)).1, Some((6, 0x2a, 0x06)));
+    assert_eq!(status(&write(&mut target, &mut volume, 0, &pattern(512, 1))), GOOD);
+}
+
+#[test]
+fn a_change_of_the_configuration_is_awaited() {
+    let (mut target, mut volume) = ready(usual());
+    // PERSISTENT RESERVE OUT, REGISTER.
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[8]) = (operation::PERSISTENT_RESERVE_OUT, 24);
+    let mut parameters = [0; 24];
+    parameters[15] = 7;
+    let number = target.next();
+    target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
+    let mut changes = Vec::new();
+    target.connection().take_changes(&mut changes);
+    assert!(matches!(&changes[..], [(_, Change::Reserve { .. })]), "{changes:?}");
+    assert!(target.received().is_empty());
+    // It is aborted meanwhile: it is over when the change is, and not answered.
+    let next = target.number;
+    target.send(management(function::ABORT_TASK, 800, number, next), &[]);
+    assert_eq!(responded(&mut target), (vec![], None));
+    target.connection().changed(changes[0].0, Ok(()));
+    target.turn().unwrap();
+    assert_eq!(responded(&mut target), (vec![], Some(function_response::COMPLETE)));
+    let number = target.next();
+    target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
+    changes.clear();
+    target.connection().take_changes(&mut changes);
+    target.connection().changed(changes[0].0, Err(ChangeFailed::Unavailable));
+    target.turn().unwrap();
+    assert_ne!(status(&target.received()).0, 0, "it was not made");
+    target.get_ready(&mut volume);
 }

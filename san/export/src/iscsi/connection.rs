@@ -16,7 +16,7 @@ use super::session::Session;
 use crate::login::Chosen;
 use crate::scsi::task::{Change, ChangeFailed};
 use crate::scsi::unit::SharedUnit;
-use crate::session::{self, Next, Receiving, Sent, SessionEnd};
+use crate::session::{self, Attachment, Next, Receiving, Sent, SessionEnd};
 
 /// The connection of an initiator that has logged in: it owns the channel and the session.
 #[derive(Debug)]
@@ -30,17 +30,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Of an initiator that has chosen this volume. Fails if what was negotiated is none of this protocol.
+    /// Of an initiator that has chosen this volume. `is_serving`: this node serves the volume, so that commands are carried out; if not, the
+    /// session stands by until it is [attached](session::Session::attached). Fails if what was negotiated is none of this protocol.
     pub fn new(
         channel: Channel,
         volume: &str,
         chosen: &Chosen,
         unit: SharedUnit,
+        is_serving: bool,
     ) -> std::io::Result<Connection> {
         let negotiated = Negotiated::decode(&chosen.negotiated).ok_or_else(|| {
             Error::other("what its login has agreed on is not known here: it is of another version")
         })?;
-        let session = Session::new(negotiated, volume, unit, &chosen.rest);
+        let session = Session::new(negotiated, volume, unit, is_serving, &chosen.rest);
         Ok(Connection { channel, session, pool: None, failed: None })
     }
 
@@ -143,6 +145,10 @@ impl session::Session for Connection {
 
     fn is_always_watched(&self) -> bool {
         self.session.awaits_data() && self.session.wants_bytes()
+    }
+
+    fn attached(&mut self, _attachment: Attachment) {
+        self.session.serve();
     }
 
     fn take_changes(&mut self, into: &mut Vec<(u32, Change)>) {

@@ -35,6 +35,8 @@ pub(super) struct Session {
     unit: SharedUnit,
     /// Its number in the unit, once it has entered. It waits until a former session of its name has left.
     nexus: Option<NexusId>,
+    /// This node serves the volume.
+    is_serving: bool,
     reader: Reader,
     sender: Sender,
     tasks: Tasks,
@@ -48,8 +50,14 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Of an initiator that has logged in to this volume, and has sent this since.
-    pub(super) fn new(negotiated: Negotiated, volume: &str, unit: SharedUnit, rest: &[u8]) -> Session {
+    /// Of an initiator that has logged in to this volume, and has sent this since. `is_serving`: this node serves the volume.
+    pub(super) fn new(
+        negotiated: Negotiated,
+        volume: &str,
+        unit: SharedUnit,
+        is_serving: bool,
+        rest: &[u8],
+    ) -> Session {
         let Negotiated { initiator, isid, connection, command_number, status_number, parameters } =
             negotiated;
         let group = unit.borrow().about().here;
@@ -60,6 +68,7 @@ impl Session {
             target: name_of(volume),
             unit: unit.clone(),
             nexus: None,
+            is_serving,
             reader: Reader::new(&parameters, rest),
             sender: Sender::new(&parameters, numbers),
             tasks: Tasks::new(unit, parameters),
@@ -93,8 +102,19 @@ impl Session {
             return;
         }
         let nexus = unit.enter(self.name.clone());
+        if self.is_serving {
+            unit.activate(nexus);
+        }
         self.nexus = Some(nexus);
         self.tasks.enter(nexus);
+    }
+
+    /// This node serves the volume now.
+    pub(super) fn serve(&mut self) {
+        self.is_serving = true;
+        if let Some(nexus) = self.nexus {
+            self.unit.borrow_mut().activate(nexus);
+        }
     }
 
     /// Ends a turn: commands begin if there is memory, and what has waited for others to end is answered.

@@ -255,14 +255,19 @@ impl Target {
 
     /// A session of this unit; the initiator has this identifier.
     pub(crate) fn of(unit: &SharedUnit, parameters: Parameters, isid: u8) -> Target {
+        Target::at(unit, parameters, isid, true)
+    }
+
+    /// The same, at a node that serves the volume or not.
+    pub(crate) fn at(unit: &SharedUnit, parameters: Parameters, isid: u8, is_serving: bool) -> Target {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
         near.set_nonblocking(true).expect("it does not block");
         far.set_nonblocking(true).expect("it does not block");
         let negotiated = negotiated(parameters.clone(), isid).encode();
         let chosen = Chosen { negotiated, rest: Vec::new() };
         let channel = Channel::plain(OwnedFd::from(near));
-        let connection =
-            Connection::new(channel, "vol", &chosen, unit.clone()).expect("it is of this version");
+        let connection = Connection::new(channel, "vol", &chosen, unit.clone(), is_serving)
+            .expect("it is of this version");
         let (bytes, requests) = (Vec::new(), Vec::new());
         Target { connection: Some(connection), pool: pool(), parameters, far, bytes, requests, number: 1 }
     }
