@@ -70,8 +70,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::catalog::Reserve;
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, ErrorKind, LetInitiator, LimitVolume, Maintain,
-    ManageError, Move, Recover, RequireTls, Resize, TestFault, TraceRequests,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, ErrorKind, LetInitiator,
+    LimitVolume, Maintain, ManageError, Move, Recover, RequireTls, Resize, TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;

@@ -110,9 +110,9 @@ use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
+use units::KnownUnits;
 pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
-use units::KnownUnits;
 use waiting::WaitingAttachments;
 
 /// How long a node waits before it reads the configuration again where an attempt has failed or is still awaited.

@@ -68,9 +68,9 @@ mod tests {
     use crate::api::{Attach, Detach, Fault};
     use crate::config::catalog::Reserve;
     use crate::node::manage::{
-        AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, Followed, LetInitiator, LimitVolume, LocalView,
-        MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView, StatusView, SupportView,
-        TestFault, TraceRequests, TraceView, Use, VolumeView,
+        AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, Followed, LetInitiator,
+        LimitVolume, LocalView, MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView,
+        StatusView, SupportView, TestFault, TraceRequests, TraceView, Use, VolumeView,
     };
 
     /// All of the API that speaks JSON.

@@ -350,9 +350,10 @@ impl Node {
         self.refresh_within(SERVED).await;
         let found = {
             let state = self.state();
-            let found = state.catalog.volume(name).filter(|(_, volume)| {
-                volume.state == VolumeState::Ready && volume.attached.is_some()
-            });
+            let found = state
+                .catalog
+                .volume(name)
+                .filter(|(_, volume)| volume.state == VolumeState::Ready && volume.attached.is_some());
             let record = |id| record::decode(&state.catalog.records.get(&id)?.value).ok();
             found.and_then(|(id, volume)| Some((id, volume.clone(), record(id)?, portals(&state.catalog))))
         };

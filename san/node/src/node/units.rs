@@ -133,7 +133,7 @@ impl Node {
 
     async fn change_unit(&self, id: u64, change: Change) -> Result<(), ChangeFailed> {
         match change {
-            Change::Reserve { from, to } => self.reserve(id, from, to).await,
+            Change::Reserve { from, to } => self.change_reservations(id, from, to).await,
             Change::Activate(group) if group == group_of(self.id()) => {
                 let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
                 let name = name.ok_or(ChangeFailed::Unavailable)?;
@@ -148,7 +148,12 @@ impl Node {
 
     /// Changes the reservations of a volume that this node owns. They are confirmed only if it owned the volume after the configuration had
     /// them (rule U1).
-    async fn reserve(&self, id: u64, from: Reservations, to: Reservations) -> Result<(), ChangeFailed> {
+    async fn change_reservations(
+        &self,
+        id: u64,
+        from: Reservations,
+        to: Reservations,
+    ) -> Result<(), ChangeFailed> {
         let committed = self.config().call(move |store| {
             let catalog = Catalog::read(store)?;
             if reservations_of(&catalog, id) != from || !catalog.volumes.contains_key(&id) {

@@ -16,11 +16,9 @@ use crate::process::exit::Exit;
 ///
 /// A change holds for sessions that begin after it.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  loadline volume access vm-7\n  \
+#[command(after_help = "Examples:\n  loadline volume access vm-7\n  \
                   loadline volume access vm-7 --initiator iqn.1993-08.org.debian:01:4f2a --chap vm-host-1 --secret-file secret\n  \
-                  loadline volume access vm-7 --remove iqn.1993-08.org.debian:01:4f2a"
-)]
+                  loadline volume access vm-7 --remove iqn.1993-08.org.debian:01:4f2a")]
 pub(super) struct Access {
     /// The name of the volume.
     name: String,

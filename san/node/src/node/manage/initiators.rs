@@ -91,7 +91,9 @@ impl LetInitiator {
         }
         let secret = |of: ChapSecret| {
             if of.user.is_empty() || of.user.len() > LONGEST_USER || of.user.chars().any(char::is_control) {
-                return Err(format!("the user of CHAP has 1 to {LONGEST_USER} bytes, and no control characters"));
+                return Err(format!(
+                    "the user of CHAP has 1 to {LONGEST_USER} bytes, and no control characters"
+                ));
             }
             if !SECRET.contains(&of.secret.len()) {
                 return Err(format!(
@@ -188,7 +190,8 @@ mod tests {
     fn an_initiator_is_named_as_the_standard_says_and_secrets_differ() {
         let plain = wanted(" IQN.1991-05.com.Microsoft:PC-1 ", None, None).checked().unwrap();
         assert_eq!(plain.name, "iqn.1991-05.com.microsoft:pc-1");
-        let both = wanted("iqn.2003-01.org.example:a", secret("a", "twelve bytes"), secret("b", "other twelve"));
+        let both =
+            wanted("iqn.2003-01.org.example:a", secret("a", "twelve bytes"), secret("b", "other twelve"));
         assert_eq!(both.why_not(), None);
         assert!(!format!("{both:?}").contains("twelve"), "{both:?}");
         let wrong = [

@@ -14,7 +14,7 @@ use super::health::Judge;
 use super::limit::LimitVolume;
 use super::local::{LocalDevice, LocalReturn, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
-use super::{ManageError, room, speed};
+use super::{InitiatorView, ManageError, room, speed};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Reserve, Role, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
