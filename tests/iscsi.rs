@@ -128,24 +128,25 @@ fn each_node_is_a_path_and_the_owner_the_active_one() {
     for node in 1..=3 {
         assert!(text.contains(&cluster.address(node).to_string()), "node {node} is a portal: {text}");
     }
-    let capacity = |node| tried("iscsi-readcapacity16", &[&at(&cluster, &first, node)], limit);
-    assert!(capacity(1).0, "{}", capacity(1).1);
-    // What stands by says what it is, and carries nothing out.
-    let (inquired, text) = tried("iscsi-inq", &[&at(&cluster, &first, 2)], limit);
-    assert!(inquired && text.contains("LOADLINE"), "{text}");
-    assert!(!capacity(2).0 && !capacity(3).0);
+    let reads = |cluster: &Cluster, node| {
+        tried("qemu-io", &["-r", "-f", "raw", "-c", "read 0 4k", &at(cluster, &first, node)], limit)
+    };
+    assert!(reads(&cluster, 1).0, "{}", reads(&cluster, 1).1);
+    let (_, text) = tried("iscsi-inq", &[&first], limit);
+    assert!(text.contains("LOADLINE") && text.contains("VOLUME"), "{text}");
+    // Nodes that do not own it stand by. libiscsi asks first whether the unit is ready.
+    for node in [2, 3] {
+        let (answered, text) = reads(&cluster, node);
+        assert!(!answered && text.contains("NOT READY"), "{text}");
+    }
     // Node 2 becomes the owner, and node 1 stands by.
     uri(&cluster, 2, "disk");
-    assert!(capacity(2).0, "{}", capacity(2).1);
-    assert!(!capacity(1).0);
+    assert!(reads(&cluster, 2).0, "{}", reads(&cluster, 2).1);
+    assert!(!reads(&cluster, 1).0);
     // It dies, and another one is the owner.
     cluster.kill(2);
     let begun = Instant::now();
-    loop {
-        let capacity = |node| tried("iscsi-readcapacity16", &[&at(&cluster, &first, node)], limit);
-        if capacity(1).0 || capacity(3).0 {
-            break;
-        }
+    while !reads(&cluster, 1).0 && !reads(&cluster, 3).0 {
         assert!(begun.elapsed() < limit, "no node has taken it over");
         std::thread::sleep(Duration::from_millis(50));
     }
