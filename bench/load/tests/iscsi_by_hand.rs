@@ -342,6 +342,20 @@ fn a_unit_that_is_not_ready_at_first_is_waited_for_and_one_on_standby_is_not() {
 }
 
 #[test]
+fn a_unit_that_another_initiator_has_reserved_is_refused() {
+    let address = serve(|stream| {
+        let mut peer = Peer::new(stream);
+        peer.let_in("")?;
+        loop {
+            let (header, _) = peer.read()?;
+            peer.answer(header.task_tag(), 0x18, &[])?;
+        }
+    });
+    let error = prepare(&job(&uri(address), "B4-T1-O1-W0-PR", WritePermission::Refused)).err().unwrap();
+    assert!(error.message.contains("reserved by another initiator"), "{error}");
+}
+
+#[test]
 fn a_read_whose_digest_is_wrong_ends_the_load() {
     let address = serve(|stream| {
         let mut peer = Peer::new(stream);
