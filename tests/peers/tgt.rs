@@ -1,5 +1,7 @@
 //! An iSCSI target of somebody else: that of Linux's `tgt`, with one disk, a file. It ends with the test.
 
+#![allow(dead_code, reason = "each test program uses its own part")]
+
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -14,7 +14,7 @@ mod login;
 mod unit;
 pub mod uri;
 
-pub(crate) use channel::{Numbers, broken, command, pong};
+pub(crate) use channel::{Numbers, broken, command, logout, pong};
 pub(crate) use connect::{Connected, Session, connect};
 pub(crate) use login::{Parameters, SEGMENT};
 #[cfg(test)]

@@ -342,6 +342,20 @@ fn a_unit_that_is_not_ready_at_first_is_waited_for_and_one_on_standby_is_not() {
 }
 
 #[test]
+fn a_unit_that_another_initiator_has_reserved_is_refused() {
+    let address = serve(|stream| {
+        let mut peer = Peer::new(stream);
+        peer.let_in("")?;
+        loop {
+            let (header, _) = peer.read()?;
+            peer.answer(header.task_tag(), 0x18, &[])?;
+        }
+    });
+    let error = prepare(&job(&uri(address), "B4-T1-O1-W0-PR", WritePermission::Refused)).err().unwrap();
+    assert!(error.message.contains("reserved by another initiator"), "{error}");
+}
+
+#[test]
 fn a_read_whose_digest_is_wrong_ends_the_load() {
     let address = serve(|stream| {
         let mut peer = Peer::new(stream);
@@ -360,4 +374,34 @@ fn a_read_whose_digest_is_wrong_ends_the_load() {
     let with = format!("{}?digest=crc32c", uri(address));
     let error = run(&job(&with, "B4-T1-O1-W0-PR", WritePermission::Refused)).unwrap_err().message;
     assert!(error.contains("data whose digest is wrong"), "{error}");
+}
+
+#[test]
+fn a_bit_that_is_wrong_in_a_login_or_in_what_a_unit_reports_is_no_panic_and_is_not_waited_for() {
+    let seed = std::env::var("LOADLINE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| Nanos::now().0);
+    println!("LOADLINE_SEED={seed}");
+    let rng = Arc::new(Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)));
+    let address = serve(move |stream| {
+        let mut peer = Peer::new(stream);
+        let flip = rng.lock().unwrap().next_u64();
+        // All that it sends, up to the first I/O, is a little less.
+        peer.flip = Some((flip as usize % 700, 1 << (flip >> 40 & 7)));
+        peer.window = u32::MAX / 4;
+        // An initiator that waits for what never comes has a limit of its own; the test does not wait for that.
+        peer.stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+        peer.let_in("MaxRecvDataSegmentLength=8192\0FirstBurstLength=65536\0ImmediateData=Yes\0")?;
+        peer.describe().map(drop)
+    });
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..150 {
+        match prepare(&job(&uri(address), "B4-T1-O1-W0-PR", WritePermission::Refused)) {
+            Ok(_) => good += 1,
+            Err(error) => {
+                assert!(error.message.contains("iscsi://"), "it says where: {error}");
+                bad += 1;
+            }
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} logins, {bad} errors");
 }

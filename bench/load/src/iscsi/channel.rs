@@ -122,6 +122,22 @@ pub(crate) fn pong(transfer: u32, lun: [u8; 8], numbers: &Numbers) -> Header {
     header
 }
 
+/// The PDU that ends a session, whole.
+pub(crate) fn logout(numbers: &Numbers, header_digest: bool) -> Vec<u8> {
+    let mut header = Header::new(opcode::LOGOUT | IMMEDIATE, flag::FINAL);
+    header.set_u32(field::TASK_TAG, LOGOUT_TAG);
+    header.set_u32(field::COMMAND_NUMBER, numbers.next);
+    header.set_u32(field::EXPECTED_STATUS_NUMBER, numbers.status);
+    let mut bytes = header.0.to_vec();
+    if header_digest {
+        bytes.extend(digest(&header.0));
+    }
+    bytes
+}
+
+/// The tag of a logout. No command has it: their highest bit is clear.
+const LOGOUT_TAG: u32 = 1 << 31;
+
 /// A command in its PDU, without the number that it is sent with.
 pub(crate) fn command(flags: u8, lun: [u8; 8], tag: u32, length: u32, cdb: [u8; 16]) -> Header {
     let mut header = Header::new(opcode::SCSI_COMMAND, flags | SIMPLE);

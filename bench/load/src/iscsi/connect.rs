@@ -1,11 +1,13 @@
 //! A session with an iSCSI target, up to the point where requests may follow. It has one connection.
 
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::channel::{Channel, Numbers};
+use nix::sys::socket::{MsgFlags, send};
+
+use super::channel::{Channel, Numbers, logout};
 use super::login::{Entered, Parameters, Who, log_in};
 use super::unit::{Asking, Unit};
 use super::uri::{IscsiUri, portal};
@@ -19,6 +21,17 @@ const MOST_PORTALS: u32 = 2;
 pub(crate) struct Connected {
     pub(crate) socket: OwnedFd,
     pub(crate) session: Session,
+}
+
+impl Connected {
+    /// Ends a session in which no request was sent, and returns what its unit is.
+    pub(crate) fn into_unit(self) -> Unit {
+        let Session { numbers, parameters, unit, .. } = self.session;
+        let bytes = logout(&numbers, parameters.header_digest);
+        // The target notices in any case that the connection ends.
+        let _ = send(self.socket.as_raw_fd(), &bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+        unit
+    }
 }
 
 /// What requests need to know of their session.

@@ -102,7 +102,7 @@ pub(super) fn open_iscsi(
 ) -> Result<OpenDisk, LoadError> {
     let name = disk.target.to_string();
     may_write_to_server(disk, write)?;
-    let unit = iscsi::connect(uri)?.session.unit;
+    let unit = iscsi::connect(uri)?.into_unit();
     if let Some(why) = unit.objection(write, profile.write_through) {
         return Err(LoadError::usage(format!("{name}: {why}")));
     }

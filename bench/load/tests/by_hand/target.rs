@@ -85,6 +85,10 @@ pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     /// Commands that the initiator may have sent and not seen answered.
     pub(crate) window: u32,
+    /// A byte of all that it sends, by its number, which arrives with this bit changed.
+    pub(crate) flip: Option<(usize, u8)>,
+    /// Bytes that it has sent.
+    sent: usize,
     /// Pings that were answered.
     pub(crate) pongs: u32,
     digest: bool,
@@ -102,6 +106,8 @@ impl Peer {
         Peer {
             stream,
             window: 32,
+            flip: None,
+            sent: 0,
             pongs: 0,
             digest: false,
             status: 7,
@@ -166,7 +172,13 @@ impl Peer {
     }
 
     fn write(&mut self, header: Header, data: &[u8]) -> io::Result<()> {
-        let bytes = self.framed(header, data);
+        let mut bytes = self.framed(header, data);
+        if let Some((at, bit)) = self.flip
+            && let Some(byte) = at.checked_sub(self.sent).and_then(|at| bytes.get_mut(at))
+        {
+            *byte ^= bit;
+        }
+        self.sent += bytes.len();
         self.stream.write_all(&bytes)
     }
 

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use loadline_base::iscsi::{HEADER, Header, IMMEDIATE, NO_TAG, digest, field, flag, opcode, padding};
+use loadline_base::iscsi::{HEADER, Header, NO_TAG, digest, field, flag, opcode, padding};
 use loadline_base::scsi::operation;
 use nix::libc;
 
 use super::tasks::{State, Tasks};
 use crate::engine::stream::SLICES;
 use crate::engine::{Kind, Memory};
-use crate::iscsi::{Numbers, Parameters, Session, command, pong};
+use crate::iscsi::{Numbers, Parameters, Session, command, logout, pong};
 
 /// PDUs that are sent at once, at most.
 const FRAMES: usize = 256;
@@ -126,19 +126,7 @@ impl Sender {
 
     /// The PDU that ends the session; `None` if data would be missing before it.
     pub(super) fn logout(&self) -> Option<Vec<u8>> {
-        if !self.data.is_empty() {
-            return None;
-        }
-        let mut header = Header::new(opcode::LOGOUT | IMMEDIATE, flag::FINAL);
-        // A tag that no command has: those have their highest bit clear.
-        header.set_u32(field::TASK_TAG, 1 << 31);
-        header.set_u32(field::COMMAND_NUMBER, self.numbers.next);
-        header.set_u32(field::EXPECTED_STATUS_NUMBER, self.numbers.status);
-        let mut bytes = header.0.to_vec();
-        if self.parameters.header_digest {
-            bytes.extend(digest(&header.0));
-        }
-        Some(bytes)
+        self.data.is_empty().then(|| logout(&self.numbers, self.parameters.header_digest))
     }
 
     /// Adds what is to be sent next. All frames are free for it.
