@@ -15,6 +15,7 @@ use std::time::Duration;
 use iscsi_guest::guest::{self, Guest};
 use iscsi_guest::image::Image;
 use iscsi_guest::paths::{self, Use};
+use iscsi_guest::reserve;
 use netns::{Network, Passage};
 use tgt::Target;
 
@@ -108,7 +109,7 @@ fn a_file_system_of_a_guest_with_multipath_lives_while_each_path_is_cut_and_both
 }
 
 #[test]
-fn a_guest_follows_the_active_path_when_the_target_moves_and_when_the_standby_portal_takes_over() {
+fn a_guest_follows_the_active_path_of_a_target_and_one_path_fences_the_other() {
     if !possible() {
         return;
     }
@@ -152,20 +153,44 @@ fn a_guest_follows_the_active_path_when_the_target_moves_and_when_the_standby_po
     // LIO refuses to write zeros to many blocks by one command, and the kernel writes them one by one.
     let errors: Vec<_> = guest.errors().into_iter().filter(|line| !line.contains("(WRITE_ZEROES)")).collect();
     assert_eq!(errors, [""; 0]);
+
+    target.run("lio state 2 0");
+    paths::wait_for(guest, &[(a, Use::Ready), (b, Use::Ready)], CHANGES);
+    guest.run("multipath -F");
+    fences(guest, [a, b]);
     let _ = std::fs::remove_dir_all(folder);
+}
+
+/// The name of the disk by the portal at this address.
+fn path_at(guest: &mut Guest, portal: &str) -> String {
+    let all = paths::paths(guest);
+    all.into_iter().find(|path| path.portal == portal).expect("it is there").device
 }
 
 /// A reservation of the disk is made, read and given up by the path of this portal. Two processes of tgt do not know each other's.
 fn reserves(guest: &mut Guest, portal: &str) {
-    let all = paths::paths(guest);
-    let path = &all.iter().find(|path| path.portal == portal).expect("it is there").device;
-    let out = |words: &str| format!("sg_persist --out {words} /dev/{path}");
-    guest.run(&out("--register --param-sark=0x1d"));
-    guest.run(&out("--reserve --param-rk=0x1d --prout-type=5"));
-    let reservation = guest.run(&format!("sg_persist --in --read-reservation /dev/{path}"));
-    assert!(reservation.contains("Key=0x1d") && reservation.contains("registrants only"), "{reservation}");
-    guest.run(&out("--release --param-rk=0x1d --prout-type=5"));
-    guest.run(&out("--register --param-rk=0x1d --param-sark=0"));
-    let keys = guest.run(&format!("sg_persist --in --read-keys /dev/{path}"));
-    assert!(keys.contains("there are NO registered reservation keys"), "{keys}");
+    let path = &path_at(guest, portal);
+    reserve::register(guest, path, 0x1d);
+    reserve::reserve(guest, path, 0x1d);
+    assert_eq!((reserve::keys(guest, path), reserve::holder(guest, path)), (vec![0x1d], Some(0x1d)));
+    reserve::release(guest, path, 0x1d);
+    reserve::unregister(guest, path, 0x1d);
+    assert_eq!((reserve::keys(guest, path), reserve::holder(guest, path)), (vec![], None));
+}
+
+/// Two paths are as two members of a failover cluster: one reserves the disk, and the other, once it has a key, takes the reservation from
+/// it and fences it.
+fn fences(guest: &mut Guest, portals: [&str; 2]) {
+    let [a, b] = &portals.map(|portal| path_at(guest, portal));
+    reserve::register(guest, a, 0xa);
+    reserve::reserve(guest, a, 0xa);
+    assert_eq!(reserve::holder(guest, b), Some(0xa), "the other path sees it");
+    assert!(reserve::can_write(guest, a) && !reserve::can_write(guest, b));
+    reserve::register(guest, b, 0xb);
+    assert!(reserve::can_write(guest, b), "it is registered now");
+    reserve::preempt(guest, b, 0xb, 0xa);
+    assert_eq!((reserve::keys(guest, a), reserve::holder(guest, a)), (vec![0xb], Some(0xb)));
+    assert!(!reserve::can_write(guest, a), "it is fenced");
+    reserve::release(guest, b, 0xb);
+    reserve::unregister(guest, b, 0xb);
 }

@@ -19,7 +19,8 @@ start)
         insmod "$module" 2>/dev/null || true
     done
     mount -t configfs configfs /sys/kernel/config
-    mkdir -p "$disk" "$target/iscsi"
+    # Where it keeps reservations. Without this folder, it refuses to make any.
+    mkdir -p "$disk" "$target/iscsi" /var/target/pr
     echo rd_pages=24576 >"$disk/control"
     echo LOADLINE >"$disk/wwn/vendor_id"
     echo VOLUME >"$disk/wwn/product_id"

@@ -8,6 +8,7 @@
 //! | `init.sh` | its first process |
 //! | `load.sh` | the command `load` in it: writes that are checked |
 //! | `paths` | its paths and its load, and what is expected of them |
+//! | `reserve` | persistent reservations, as a failover cluster uses them |
 //! | `paths.sh` | the command `paths` in it: the states of its paths |
 //! | `lio.sh` | the command `lio` in it: it is a target then, that of Linux itself, with ALUA |
 //!
@@ -18,3 +19,4 @@
 pub(crate) mod guest;
 pub(crate) mod image;
 pub(crate) mod paths;
+pub(crate) mod reserve;

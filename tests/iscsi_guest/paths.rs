@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::guest::Guest;
+use super::guest::{Guest, LIMIT};
 
 /// A path: a disk of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,10 @@ pub(crate) fn device(guest: &mut Guest) -> String {
     let mut names = maps.split_whitespace();
     let (name, others) = (names.next().expect("there is one"), names.count());
     assert_eq!(others, 0, "there is one: {maps}");
-    format!("/dev/mapper/{name}")
+    let device = format!("/dev/mapper/{name}");
+    // udev makes it.
+    guest.eventually("the device is there", LIMIT, |guest| guest.ask(&format!("[ -b {device} ]")).code == 0);
+    device
 }
 
 /// What a load has done.
