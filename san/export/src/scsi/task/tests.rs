@@ -70,6 +70,9 @@ fn no_more_is_transferred_than_initiator_and_command_say_and_the_rest_can_be_cou
     assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
     let two = read(&mut bench, 1024).data;
     assert_eq!((&two[..512], &two[512..]), (&data(1, 9)[..], &data(2, 3)[512..]));
+    let answer = bench.run(&short(WRITE_AND_VERIFY_10, 0x02, 0, 2), &data(1, 9), 0);
+    assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
+    assert_eq!(read(&mut bench, 1024).data, two);
     // Nothing comes, or less than a block.
     let answer = bench.run(&short(WRITE_10, 0, 0, 2), &[], 0);
     assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
@@ -142,6 +145,8 @@ fn compare_and_write_writes_if_all_is_equal_and_says_where_it_is_not() {
     assert_eq!(bench.run(&cdb, &[0; 2048], 0).sense, Some(Sense::in_command(13)));
     cdb[13] = 0;
     assert_eq!(bench.run(&cdb, &[], 0).status, Status::Good);
+    let wrapped = bench.run(&cdb, &vec![0; 2 * 256 * 512], 0);
+    assert_eq!(wrapped.sense, Some(Sense::in_command(13)), "it means 256 blocks");
 }
 
 #[test]
