@@ -11,7 +11,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`unit`] | what all sessions of a volume share: who is there, what is locked, what each is to be told |
+//! | [`mod@unit`] | what all sessions of a volume share: who is there, what is locked, what each is to be told |
 //! | [`task`] | a command that is carried out, step by step |
 //! | [`reservations`] | persistent reservations: the state that the configuration keeps, and its rules |
 //! | [`inquiry`] | what the unit says that it is |
