@@ -318,6 +318,24 @@ fn a_persistent_reservation_keeps_others_from_writing_until_it_is_released() {
 }
 
 #[test]
+fn a_preemption_that_does_not_abort_leaves_tasks_as_they_are() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.nexus, bench.enter(name(2, 1)));
+    assert_eq!(reserve(&mut bench, a, 0, 0, (0, 11)), Status::Good);
+    assert_eq!(reserve(&mut bench, b, 0, 0, (0, 22)), Status::Good);
+    assert_eq!(reserve(&mut bench, b, 1, 1, (22, 0)), Status::Good);
+    let write = short(WRITE_10, 0, 0, 1);
+    let (theirs, step) = Task::begin(&mut bench.unit, b, &command(&write, 512, 0, 5));
+    assert_eq!(reserve(&mut bench, a, 4, 1, (11, 22)), Status::Good);
+    assert!(!bench.unit.take_ended(b) && !bench.unit.is_ending());
+    assert_eq!(bench.finish(theirs, step, &[3; 512]).status, Status::Good);
+    // What comes after it is prevented, once the session has been told.
+    assert_eq!(code(bench.run_by(b, &write, &[4; 512], 0).sense), (key::UNIT_ATTENTION, (0x2a, 0x05)));
+    assert_eq!(bench.run_by(b, &write, &[4; 512], 0).status, Status::ReservationConflict);
+    assert_eq!(bench.disk.bytes[..512], [3; 512]);
+}
+
+#[test]
 fn a_preemption_that_aborts_is_answered_when_the_tasks_of_the_other_are_gone() {
     let mut bench = Bench::new();
     let (a, b) = (bench.nexus, bench.enter(name(2, 1)));
