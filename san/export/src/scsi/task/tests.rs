@@ -423,6 +423,16 @@ fn each_failure_of_the_volume_has_its_sense() {
         };
         assert_eq!((code(answer.sense), answer.transfer), (write, 512), "{failure:?}");
         assert_eq!(answer.status == Status::TaskSetFull, failure == Failure::TooMany);
+        // What compares has only read.
+        let verify = command(&short(VERIFY_10, 0x02, 0, 1), 512, 0, 1);
+        let (mut verifies, _) = Task::begin(&mut bench.unit, bench.nexus, &verify);
+        let data = bench.pool.take(1).unwrap();
+        assert!(matches!(verifies.data(&mut bench.unit, &bench.pool, data), Step::Block { .. }));
+        let Step::Done(answer) = verifies.carried_out(&mut bench.unit, &bench.pool, Err(failure), &[], None)
+        else {
+            panic!("{failure:?}")
+        };
+        assert_eq!((code(answer.sense), answer.transfer), (read, 512), "{failure:?}");
         assert!(bench.unit.is_idle());
     }
 }
