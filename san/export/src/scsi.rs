@@ -11,7 +11,7 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | [`unit`] | what all sessions of a volume share: who is there, what is locked, what each is to be told |
+//! | [`mod@unit`] | what all sessions of a volume share: who is there, what is locked, what each is to be told |
 //! | [`task`] | a command that is carried out, step by step |
 //! | [`reservations`] | persistent reservations: the state that the configuration keeps, and its rules |
 //! | [`inquiry`] | what the unit says that it is |
@@ -55,5 +55,5 @@ const MOST_COMPARED: u8 = 1;
 const MOST_UNMAPPED: u32 = 1 << 20;
 /// The most ranges of an UNMAP.
 const MOST_UNMAP_RANGES: u32 = 256;
-/// The most blocks of a WRITE SAME: 64 MiB.
-const MOST_SAME: u32 = 1 << 17;
+/// The most blocks of a WRITE SAME: 16 MiB.
+const MOST_SAME: u32 = 1 << 15;

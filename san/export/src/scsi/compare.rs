@@ -55,6 +55,11 @@ impl Compare {
         }
     }
 
+    /// Whether its last block step writes.
+    pub(super) fn is_writing(&self) -> bool {
+        self.state == State::Writing
+    }
+
     pub(super) fn data(&mut self, data: BlocksMut) -> Outcome {
         self.data = Some(data);
         Ok(match self.purpose {
@@ -73,7 +78,7 @@ impl Compare {
     }
 
     pub(super) fn carried_out(&mut self, pool: &Pool, read: &[Fill]) -> Outcome {
-        let is_write = self.state == State::Writing;
+        let is_write = self.is_writing();
         match self.purpose {
             Purpose::WriteAndVerify if is_write => return Ok(self.read()),
             Purpose::CompareAndWrite if is_write => return Ok(Next::good()),

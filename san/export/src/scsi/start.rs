@@ -56,17 +56,12 @@ pub(super) fn begin(unit: &mut Unit, id: TaskId, command: &Command, transfer: &m
         }
         WRITE_AND_VERIFY_10 | WRITE_AND_VERIFY_12 | WRITE_AND_VERIFY_16 => {
             let extent = transferred(unit, cdb)?;
-            compare(Compare::new(Purpose::WriteAndVerify, extent), extent, command, transfer)
+            *transfer = extent.bytes() as u64;
+            let extent = sent(extent, command)?;
+            compare(Compare::new(Purpose::WriteAndVerify, extent), extent, command)
         }
         VERIFY_10 | VERIFY_12 | VERIFY_16 => verify(unit, command, transfer),
-        COMPARE_AND_WRITE => {
-            let extent = Extent::of(cdb, unit.about())?.at_most(MOST_COMPARED.into(), cdb)?;
-            let work = Compare::new(Purpose::CompareAndWrite, extent);
-            if extent.sectors > 0 && command.data_out as usize != work.bytes() {
-                return Err(WRONG_LENGTH);
-            }
-            compare(work, extent, command, transfer)
-        }
+        COMPARE_AND_WRITE => compare_and_write(unit, command, transfer),
         WRITE_SAME_10 | WRITE_SAME_16 => write_same(unit, command, transfer),
         UNMAP => list(command, Work::Unmap, transfer),
         MODE_SELECT_6 | MODE_SELECT_10 => {
@@ -183,19 +178,39 @@ fn read(unit: &Unit, command: &Command, transfer: &mut u64) -> Begun {
     Ok((Work::Read(bytes), Next::Block(Operation::Read, Extent { sectors, ..extent })))
 }
 
-/// No more is written than the initiator sends.
+/// The blocks of an extent that the initiator sends: no more are written.
+fn sent(extent: Extent, command: &Command) -> Result<Extent, Sense> {
+    let bytes = extent.bytes().min(command.data_out as usize);
+    match bytes.is_multiple_of(SECTOR as usize) {
+        true => Ok(Extent { sectors: bytes as u32 / SECTOR, ..extent }),
+        false => Err(WRONG_LENGTH),
+    }
+}
+
 fn write(unit: &Unit, command: &Command, transfer: &mut u64, verifies: bool) -> Begun {
     let extent = transferred(unit, &command.cdb)?;
     *transfer = extent.bytes() as u64;
-    let bytes = extent.bytes().min(command.data_out as usize);
-    if !bytes.is_multiple_of(SECTOR as usize) {
-        return Err(WRONG_LENGTH);
-    }
-    if bytes == 0 {
+    let extent = sent(extent, command)?;
+    if extent.sectors == 0 {
         return Ok((Work::Answer, Next::good()));
     }
-    let extent = Extent { sectors: bytes as u32 / SECTOR, ..extent };
-    Ok((Work::Write(Write::new(extent, verifies)), Next::Data(bytes)))
+    Ok((Work::Write(Write::new(extent, verifies)), Next::Data(extent.bytes())))
+}
+
+fn compare_and_write(unit: &Unit, command: &Command, transfer: &mut u64) -> Begun {
+    let cdb = &command.cdb;
+    let extent = Extent::of(cdb, unit.about())?.at_most(MOST_COMPARED.into(), cdb)?;
+    let work = Compare::new(Purpose::CompareAndWrite, extent);
+    let most = 2 * u32::from(MOST_COMPARED) * SECTOR;
+    if command.data_out > most {
+        // The number of blocks has one byte: of an initiator that means 256 it says 0, and nothing would be written.
+        return Err(Sense::in_command(13));
+    }
+    *transfer = work.bytes() as u64;
+    if extent.sectors > 0 && command.data_out as usize != work.bytes() {
+        return Err(WRONG_LENGTH);
+    }
+    compare(work, extent, command)
 }
 
 fn verify(unit: &Unit, command: &Command, transfer: &mut u64) -> Begun {
@@ -208,15 +223,16 @@ fn verify(unit: &Unit, command: &Command, transfer: &mut u64) -> Begun {
         3 => Purpose::VerifyEach,
         _ => return Err(Sense::in_command(1)),
     };
-    compare(Compare::new(purpose, extent), extent, command, transfer)
+    let work = Compare::new(purpose, extent);
+    *transfer = if extent.sectors == 0 { 0 } else { work.bytes() as u64 };
+    compare(work, extent, command)
 }
 
-fn compare(work: Compare, extent: Extent, command: &Command, transfer: &mut u64) -> Begun {
+fn compare(work: Compare, extent: Extent, command: &Command) -> Begun {
     if extent.sectors == 0 {
         return Ok((Work::Answer, Next::good()));
     }
     let bytes = work.bytes();
-    *transfer = bytes as u64;
     if (command.data_out as usize) < bytes {
         return Err(WRONG_LENGTH);
     }

@@ -271,11 +271,15 @@ impl Task {
 
     /// The answer to a command that the volume has not carried out.
     fn failed(&mut self, failure: Failure) -> Outcome {
-        let is_write = matches!(self.work, Work::Write(_) | Work::Same(_) | Work::Compare(_));
-        if !is_write {
-            // Nothing is transferred.
-            self.transfer = 0;
-        }
+        let is_write = match &self.work {
+            Work::Write(_) | Work::Same(_) => true,
+            Work::Compare(compare) => compare.is_writing(),
+            _ => {
+                // Nothing is transferred.
+                self.transfer = 0;
+                false
+            }
+        };
         Err(match failure {
             Failure::TooMany => return Ok(Next::Done(Status::TaskSetFull, DataIn::Nothing)),
             // Another port is active now.

@@ -70,6 +70,9 @@ fn no_more_is_transferred_than_initiator_and_command_say_and_the_rest_can_be_cou
     assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
     let two = read(&mut bench, 1024).data;
     assert_eq!((&two[..512], &two[512..]), (&data(1, 9)[..], &data(2, 3)[512..]));
+    let answer = bench.run(&short(WRITE_AND_VERIFY_10, 0x02, 0, 2), &data(1, 9), 0);
+    assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
+    assert_eq!(read(&mut bench, 1024).data, two);
     // Nothing comes, or less than a block.
     let answer = bench.run(&short(WRITE_10, 0, 0, 2), &[], 0);
     assert_eq!((answer.status, answer.transfer), (Status::Good, 1024));
@@ -142,6 +145,8 @@ fn compare_and_write_writes_if_all_is_equal_and_says_where_it_is_not() {
     assert_eq!(bench.run(&cdb, &[0; 2048], 0).sense, Some(Sense::in_command(13)));
     cdb[13] = 0;
     assert_eq!(bench.run(&cdb, &[], 0).status, Status::Good);
+    let wrapped = bench.run(&cdb, &vec![0; 2 * 256 * 512], 0);
+    assert_eq!(wrapped.sense, Some(Sense::in_command(13)), "it means 256 blocks");
 }
 
 #[test]
@@ -313,6 +318,24 @@ fn a_persistent_reservation_keeps_others_from_writing_until_it_is_released() {
 }
 
 #[test]
+fn a_preemption_that_does_not_abort_leaves_tasks_as_they_are() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.nexus, bench.enter(name(2, 1)));
+    assert_eq!(reserve(&mut bench, a, 0, 0, (0, 11)), Status::Good);
+    assert_eq!(reserve(&mut bench, b, 0, 0, (0, 22)), Status::Good);
+    assert_eq!(reserve(&mut bench, b, 1, 1, (22, 0)), Status::Good);
+    let write = short(WRITE_10, 0, 0, 1);
+    let (theirs, step) = Task::begin(&mut bench.unit, b, &command(&write, 512, 0, 5));
+    assert_eq!(reserve(&mut bench, a, 4, 1, (11, 22)), Status::Good);
+    assert!(!bench.unit.take_ended(b) && !bench.unit.is_ending());
+    assert_eq!(bench.finish(theirs, step, &[3; 512]).status, Status::Good);
+    // What comes after it is prevented, once the session has been told.
+    assert_eq!(code(bench.run_by(b, &write, &[4; 512], 0).sense), (key::UNIT_ATTENTION, (0x2a, 0x05)));
+    assert_eq!(bench.run_by(b, &write, &[4; 512], 0).status, Status::ReservationConflict);
+    assert_eq!(bench.disk.bytes[..512], [3; 512]);
+}
+
+#[test]
 fn a_preemption_that_aborts_is_answered_when_the_tasks_of_the_other_are_gone() {
     let mut bench = Bench::new();
     let (a, b) = (bench.nexus, bench.enter(name(2, 1)));
@@ -400,6 +423,16 @@ fn each_failure_of_the_volume_has_its_sense() {
         };
         assert_eq!((code(answer.sense), answer.transfer), (write, 512), "{failure:?}");
         assert_eq!(answer.status == Status::TaskSetFull, failure == Failure::TooMany);
+        // What compares has only read.
+        let verify = command(&short(VERIFY_10, 0x02, 0, 1), 512, 0, 1);
+        let (mut verifies, _) = Task::begin(&mut bench.unit, bench.nexus, &verify);
+        let data = bench.pool.take(1).unwrap();
+        assert!(matches!(verifies.data(&mut bench.unit, &bench.pool, data), Step::Block { .. }));
+        let Step::Done(answer) = verifies.carried_out(&mut bench.unit, &bench.pool, Err(failure), &[], None)
+        else {
+            panic!("{failure:?}")
+        };
+        assert_eq!((code(answer.sense), answer.transfer), (read, 512), "{failure:?}");
         assert!(bench.unit.is_idle());
     }
 }

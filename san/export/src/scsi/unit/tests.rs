@@ -158,6 +158,28 @@ fn tasks_that_were_ended_are_counted_until_the_last_is_gone() {
 }
 
 #[test]
+fn tasks_that_were_ended_are_gone_with_their_session_and_who_waits_for_them_may_leave_too() {
+    let mut unit = unit();
+    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    for waiter_leaves_first in [false, true] {
+        let c = unit.enter(name(3, 1));
+        unit.begin_task(c, 1).unwrap();
+        let waiting = unit.begin_task(a, 3).unwrap();
+        unit.end_tasks_of(&[name(3, 1)]);
+        let held = unit.await_end(waiting);
+        if waiter_leaves_first {
+            unit.leave(a);
+            assert!(unit.awaiting_end.is_empty());
+        }
+        unit.leave(c);
+        assert!(!unit.is_ending());
+        assert_eq!(unit.take_resumed(a), (!waiter_leaves_first).then_some(3));
+        unit.end_task(waiting, Some(held));
+        assert!(unit.is_idle() && unit.take_resumed(b).is_none());
+    }
+}
+
+#[test]
 fn a_task_that_has_ended_is_not_resumed_although_it_was_to_be() {
     let mut unit = unit();
     let a = unit.enter(name(1, 1));
