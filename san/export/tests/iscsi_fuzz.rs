@@ -372,9 +372,7 @@ fn converse(random: &mut Random) -> u64 {
 fn work(random: &mut Random, target: &mut Target, volume: &mut Volume, at: usize) {
     let request = target.requests.swap_remove(at);
     let Some(connection) = &mut target.connection else { return };
-    let mut changes = Vec::new();
-    connection.take_changes(&mut changes);
-    for (ticket, _) in changes {
+    for (ticket, _) in target.changes.drain(..) {
         connection.changed(ticket, Ok(()));
     }
     let done = match random.one_in(10) {

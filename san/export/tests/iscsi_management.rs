@@ -256,8 +256,7 @@ fn a_change_of_the_configuration_is_awaited() {
     parameters[15] = 7;
     let number = target.next();
     target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
-    let mut changes = Vec::new();
-    target.connection().take_changes(&mut changes);
+    let changes = std::mem::take(&mut target.changes);
     assert!(matches!(&changes[..], [(_, Change::Reserve { .. })]), "{changes:?}");
     assert!(target.received().is_empty());
     // It is aborted meanwhile: it is over when the change is, and not answered.
@@ -269,9 +268,8 @@ fn a_change_of_the_configuration_is_awaited() {
     assert_eq!(responded(&mut target), (vec![], Some(function_response::COMPLETE)));
     let number = target.next();
     target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
-    changes.clear();
-    target.connection().take_changes(&mut changes);
-    target.connection().changed(changes[0].0, Err(ChangeFailed::Unavailable));
+    let ticket = target.changes.remove(0).0;
+    target.connection().changed(ticket, Err(ChangeFailed::Unavailable));
     target.turn().unwrap();
     assert_ne!(status(&target.received()).0, 0, "it was not made");
     target.get_ready(&mut volume);
