@@ -1,4 +1,4 @@
-//! An initiator and its connection: a [session](Session) with the bytes that it receives and sends.
+//! An initiator and its connection: a session with the bytes that it receives and sends.
 
 use std::io::Error;
 use std::os::fd::{OwnedFd, RawFd};

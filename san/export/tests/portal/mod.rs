@@ -72,7 +72,7 @@ impl Drop for Portal {
 }
 
 enum Client {
-    Login(TcpStream, TargetLogin),
+    Login(TcpStream, Box<TargetLogin>),
     Session(Box<Connection>, Vec<BlockRequest>),
 }
 
@@ -99,7 +99,7 @@ impl Serving {
             while let Ok((stream, _)) = self.listener.accept() {
                 stream.set_nonblocking(true).expect("it does not block");
                 stream.set_nodelay(true).expect("it is TCP");
-                self.clients.push(Client::Login(stream, TargetLogin::new(self.is_local)));
+                self.clients.push(Client::Login(stream, Box::new(TargetLogin::new(self.is_local))));
             }
             let mut has_worked = false;
             for client in std::mem::take(&mut self.clients) {
@@ -116,7 +116,7 @@ impl Serving {
         }
     }
 
-    fn log_in(&mut self, mut stream: TcpStream, mut login: TargetLogin) -> (Option<Client>, bool) {
+    fn log_in(&mut self, mut stream: TcpStream, mut login: Box<TargetLogin>) -> (Option<Client>, bool) {
         let mut some = [0; 4096];
         loop {
             let step = login.step();
