@@ -234,7 +234,14 @@ fn next_pdus(random: &mut Random, target: &mut Target, transfers: &[(u32, u32, u
             encode(&parameters, header, &[])
         }
         4 => {
-            let code = random.one_of(&[opcode::NOP_OUT, opcode::TEXT, opcode::SNACK, opcode::LOGIN, 0x2f]);
+            let code = random.one_of(&[
+                opcode::NOP_OUT,
+                opcode::TEXT,
+                opcode::SNACK,
+                opcode::LOGIN,
+                opcode::LOGOUT,
+                0x2f,
+            ]);
             let mut header = Header::new(code | IMMEDIATE, flag::FINAL);
             header.set_u32(field::TASK_TAG, random.one_of(&[3, NO_TAG]));
             header.set_u32(field::TRANSFER_TAG, random.one_of(&[NO_TAG, 1]));
@@ -322,6 +329,7 @@ fn converse(random: &mut Random) -> u64 {
                 )),
                 opcode::SCSI_RESPONSE => transfers[which].retain(|(tag, ..)| *tag != pdu.header.task_tag()),
                 opcode::DATA_IN
+                | opcode::LOGOUT_RESPONSE
                 | opcode::NOP_IN
                 | opcode::REJECT
                 | opcode::TEXT_RESPONSE
@@ -364,9 +372,7 @@ fn converse(random: &mut Random) -> u64 {
 fn work(random: &mut Random, target: &mut Target, volume: &mut Volume, at: usize) {
     let request = target.requests.swap_remove(at);
     let Some(connection) = &mut target.connection else { return };
-    let mut changes = Vec::new();
-    connection.take_changes(&mut changes);
-    for (ticket, _) in changes {
+    for (ticket, _) in target.changes.drain(..) {
         connection.changed(ticket, Ok(()));
     }
     let done = match random.one_in(10) {

@@ -180,8 +180,20 @@ fn a_reset_ends_the_commands_of_all_sessions() {
     // The other one is told.
     let received = other.ask(&mut volume, &[operation::TEST_UNIT_READY, 0, 0, 0, 0, 0], 0, 0);
     assert_eq!(status(&received).1.map(|sense| (sense.0, sense.1)), Some((6, 0x29)));
-    // And what the resetting one sends afterwards is none of what was ended.
+    // And what the resetting one sends right behind its reset is none of what was ended.
+    one.get_ready(&mut volume);
+    let number = one.next();
+    one.send(command(&cdb16(operation::READ_16, 0, 1), READ, number, number, 512), &[]);
+    let number = one.next();
+    let mut stream = encode(&one.parameters, management(function::LUN_RESET, 701, NO_TAG, number), &[]);
+    stream.extend(encode(&one.parameters, command(&[0; 6], 0, number, number, 0), &[]));
+    one.send_all(&stream);
+    let received = one.received();
+    assert_eq!((received.len(), received[0].header.task_tag()), (1, number), "a read is under way");
+    let request = one.requests.remove(0);
+    volume.carry_out(one.connection(), request, 1).unwrap();
     one.turn().unwrap();
+    assert_eq!(responded(&mut one), (vec![], Some(function_response::COMPLETE)));
     one.get_ready(&mut volume);
     assert_eq!(status(&write(&mut one, &mut volume, 0, &pattern(512, 3))), GOOD);
 }
@@ -244,8 +256,7 @@ fn a_change_of_the_configuration_is_awaited() {
     parameters[15] = 7;
     let number = target.next();
     target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
-    let mut changes = Vec::new();
-    target.connection().take_changes(&mut changes);
+    let changes = std::mem::take(&mut target.changes);
     assert!(matches!(&changes[..], [(_, Change::Reserve { .. })]), "{changes:?}");
     assert!(target.received().is_empty());
     // It is aborted meanwhile: it is over when the change is, and not answered.
@@ -257,9 +268,8 @@ fn a_change_of_the_configuration_is_awaited() {
     assert_eq!(responded(&mut target), (vec![], Some(function_response::COMPLETE)));
     let number = target.next();
     target.send(command(&cdb[..10], WRITE, number, number, 24), &parameters);
-    changes.clear();
-    target.connection().take_changes(&mut changes);
-    target.connection().changed(changes[0].0, Err(ChangeFailed::Unavailable));
+    let ticket = target.changes.remove(0).0;
+    target.connection().changed(ticket, Err(ChangeFailed::Unavailable));
     target.turn().unwrap();
     assert_ne!(status(&target.received()).0, 0, "it was not made");
     target.get_ready(&mut volume);

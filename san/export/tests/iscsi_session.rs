@@ -243,6 +243,22 @@ fn wrong_data_fails_its_command_only() {
     assert!(target.received().is_empty(), "its end is waited for");
     let pdu = (data_out(tag, transfer, 1, 4608, true), pattern(512, 1));
     assert_eq!(sequence(&mut target, &[pdu]), (2, Some((0xb, 0x0c, 0x0d))));
+    // All of it is there, but the second part says that it is the first again.
+    let tag = target.next();
+    target.send(command(&cdb16(operation::WRITE_16, 0, 8), WRITE, tag, tag, 4096), &[]);
+    let (transfer, ..) = wanted(&target.received()[0]);
+    target.send(data_out(tag, transfer, 0, 0, false), &pattern(2048, 1));
+    let pdu = (data_out(tag, transfer, 1, 0, true), pattern(2048, 1));
+    assert_eq!(sequence(&mut target, &[pdu]), (2, Some((0xb, 0x0c, 0x0d))));
+    // The second of two sequences comes first.
+    let tag = target.next();
+    target.send(command(&cdb16(operation::WRITE_16, 0, 16), WRITE, tag, tag, 8192), &[]);
+    let received = target.received();
+    let (first, second) = (wanted(&received[0]).0, wanted(&received[1]).0);
+    target.send(data_out(tag, second, 0, 0, true), &pattern(4096, 1));
+    assert!(target.received().is_empty(), "the other one is waited for");
+    let pdu = (data_out(tag, first, 0, 4096, true), pattern(4096, 1));
+    assert_eq!(sequence(&mut target, &[pdu]), (2, Some((0xb, 0x0c, 0x0d))));
     // What nothing asks for: with the command, and behind it.
     let tag = target.next();
     let with = (command(&cdb16(operation::WRITE_16, 0, 1), WRITE, tag, tag, 512), pattern(512, 1));
@@ -259,7 +275,9 @@ fn wrong_data_fails_its_command_only() {
     target.send(data_out(999, transfer, 0, 0, true), &pattern(4096, 1));
     target.send(data_out(tag, transfer + 1000, 0, 0, true), &pattern(4096, 1));
     assert!(target.received().is_empty() && target.requests.is_empty());
-    target.send(data_out(tag, transfer, 0, 0, true), &pattern(4096, 5));
+    target.send(data_out(tag, transfer, 0, 0, false), &pattern(4096, 5));
+    assert!(target.requests.is_empty(), "the initiator has not ended its sequence");
+    target.send(data_out(tag, transfer, 1, 4096, true), &[]);
     target.work(&mut volume);
     assert_eq!(status(&target.received()), GOOD);
     assert!(volume.bytes[..4096] == pattern(4096, 5));

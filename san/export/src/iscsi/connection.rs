@@ -1,4 +1,4 @@
-//! An initiator and its connection: a [session](Session) with the bytes that it receives and sends.
+//! An initiator and its connection: a session with the bytes that it receives and sends.
 
 use std::io::Error;
 use std::os::fd::{OwnedFd, RawFd};
@@ -27,6 +27,8 @@ pub struct Connection {
     pool: Option<Pool>,
     /// What has ended the session where nothing could say so.
     failed: Option<SessionError>,
+    /// The configuration was changed for it: the caller is to take what comes of that.
+    was_changed: bool,
 }
 
 impl Connection {
@@ -43,7 +45,7 @@ impl Connection {
             Error::other("what its login has agreed on is not known here: it is of another version")
         })?;
         let session = Session::new(negotiated, volume, unit, is_serving, &chosen.rest);
-        Ok(Connection { channel, session, pool: None, failed: None })
+        Ok(Connection { channel, session, pool: None, failed: None, was_changed: false })
     }
 
     fn receive_bytes(&mut self, pool: &Pool) -> (Received, bool) {
@@ -67,6 +69,7 @@ impl session::Session for Connection {
     }
 
     fn receive(&mut self, from: &mut Receiving<'_>) -> Result<Next, SessionEnd> {
+        self.was_changed = false;
         if let Some(why) = self.failed.take() {
             return Err(ended(why));
         }
@@ -114,15 +117,11 @@ impl session::Session for Connection {
 
     fn send(&mut self, has_room: bool, _ring: impl FnMut(RawFd)) -> Result<Sent, SessionEnd> {
         let mut sent = Sent { is_full: !has_room, ..Sent::default() };
-        while !sent.is_full && (self.session.sender().out.bytes() > 0 || self.channel.has_unsent()) {
-            sent.answers += std::mem::take(&mut self.session.tasks().answered);
-            sent.bytes += self.session.sender().out.bytes();
+        if has_room && (self.session.sender().out.bytes() > 0 || self.channel.has_unsent()) {
+            sent.answers = std::mem::take(&mut self.session.tasks().answered);
+            sent.bytes = self.session.sender().out.bytes();
             let room = self.channel.send_all(&mut self.session.sender().out);
             sent.is_full = !room.map_err(|error| SessionEnd::not_sent(&error))?;
-            if let Some(pool) = &self.pool {
-                // What has waited until answers were sent may begin, and what needs nothing else is answered at once.
-                self.session.settle(pool).map_err(ended)?;
-            }
         }
         if self.session.is_over() && !self.channel.has_unsent() { Err(SessionEnd::Closed) } else { Ok(sent) }
     }
@@ -140,7 +139,7 @@ impl session::Session for Connection {
     }
 
     fn wants_turn(&self) -> bool {
-        self.session.has_requests() || self.failed.is_some()
+        self.session.wants_turn() || self.was_changed
     }
 
     fn is_always_watched(&self) -> bool {
@@ -158,6 +157,7 @@ impl session::Session for Connection {
     fn changed(&mut self, ticket: u32, result: Result<(), ChangeFailed>) {
         let pool = self.pool.clone().expect("it was passed before the change was requested");
         self.failed = self.session.changed(ticket, result, &pool).err();
+        self.was_changed = true;
     }
 
     fn take_wakes(&mut self) -> bool {

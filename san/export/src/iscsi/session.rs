@@ -126,6 +126,8 @@ impl Session {
             None if self.accepts => self.tasks.begin(pool, &mut self.sender)?,
             None => {}
         }
+        // What has ended may have been in the way of others of this session.
+        self.tasks.wake(pool, &mut self.sender)?;
         self.management.settle(&self.unit, &self.tasks, &mut self.sender);
         if self.tasks.in_use() == 0
             && let Some(header) = self.leaving.filter(|_| !self.is_over)
@@ -342,9 +344,10 @@ impl Session {
         self.tasks.await_data()
     }
 
-    /// Whether the volume has something to do for the session.
-    pub(super) fn has_requests(&self) -> bool {
-        !self.tasks.requests.is_empty()
+    /// Whether the session has something that is taken from it when it receives, or commands that may begin then.
+    pub(super) fn wants_turn(&self) -> bool {
+        let may_begin = self.accepts && self.leaving.is_none() && self.tasks.may_begin(&self.sender);
+        !self.tasks.requests.is_empty() || !self.tasks.changes.is_empty() || may_begin
     }
 
     /// Bytes that commands take, or may take, and answers that were not sent.

@@ -214,20 +214,29 @@ impl Tasks {
         Ok(())
     }
 
+    /// The next command that may begin.
+    fn next(&self, sender: &Sender) -> Option<u32> {
+        let ticket = *self.waiting.front()?;
+        let slot = self.slots[ticket as usize].as_ref()?;
+        let may_pass = !self.is_ordered && (!slot.is_ordered || self.begun == 0);
+        let most = self.unit.borrow().about().most;
+        let cost = slot.cost(most).saturating_sub(slot.counted.0);
+        let is_alone = self.begun == 0 && sender.out.bytes() == 0;
+        let has_room = self.bytes + sender.out.bytes() + cost <= MOST_BYTES || is_alone;
+        (self.nexus.is_some() && may_pass && has_room).then_some(ticket)
+    }
+
+    /// Whether a command that waits may begin.
+    pub(super) fn may_begin(&self, sender: &Sender) -> bool {
+        self.next(sender).is_some()
+    }
+
     /// Begins commands that wait, as many as may.
     pub(super) fn begin(&mut self, pool: &Pool, sender: &mut Sender) -> Result<(), SessionError> {
         let Some(nexus) = self.nexus else { return Ok(()) };
-        while let Some(ticket) = self.waiting.front().copied() {
-            let most = self.unit.borrow().about().most;
+        while let Some(ticket) = self.next(sender) {
             let slot = self.slot(ticket);
             let (is_ordered, failed) = (slot.is_ordered, slot.transfer.failed());
-            let cost = slot.cost(most).saturating_sub(slot.counted.0);
-            let taken = self.bytes + sender.out.bytes();
-            let is_alone = self.begun == 0 && sender.out.bytes() == 0;
-            let may_pass = !self.is_ordered && (!is_ordered || self.begun == 0);
-            if !may_pass || taken + cost > MOST_BYTES && !is_alone {
-                break;
-            }
             self.waiting.pop_front();
             if let Some(sense) = failed {
                 self.slot(ticket).state = State::Over(failure(sense));

@@ -22,6 +22,7 @@ use loadline_san_export::iscsi::negotiated::Negotiated;
 use loadline_san_export::iscsi::parameters::Parameters;
 use loadline_san_export::login::Chosen;
 use loadline_san_export::scsi::reservations::Reservations;
+use loadline_san_export::scsi::task::Change;
 use loadline_san_export::scsi::unit::{About, AccessState, Port, SharedUnit, Unit};
 use loadline_san_export::session::{Next, Receiving, Session as _, SessionEnd};
 use loadline_san_transport::channel::Channel;
@@ -244,6 +245,8 @@ pub(crate) struct Target {
     bytes: Vec<u8>,
     /// Requests that are not carried out.
     pub(crate) requests: Vec<BlockRequest>,
+    /// Changes of the configuration that are not made.
+    pub(crate) changes: Vec<(u32, Change)>,
     pub(crate) number: u32,
 }
 
@@ -268,8 +271,17 @@ impl Target {
         let channel = Channel::plain(OwnedFd::from(near));
         let connection = Connection::new(channel, "vol", &chosen, unit.clone(), is_serving)
             .expect("it is of this version");
-        let (bytes, requests) = (Vec::new(), Vec::new());
-        Target { connection: Some(connection), pool: pool(), parameters, far, bytes, requests, number: 1 }
+        let (bytes, requests, changes) = (Vec::new(), Vec::new(), Vec::new());
+        Target {
+            connection: Some(connection),
+            pool: pool(),
+            parameters,
+            far,
+            bytes,
+            requests,
+            changes,
+            number: 1,
+        }
     }
 
     /// The number of the next command.
@@ -314,6 +326,7 @@ impl Target {
                 requests: &mut self.requests,
             };
             let received = connection.receive(&mut from);
+            connection.take_changes(&mut self.changes);
             let sent = received.and_then(|next| Ok((next, connection.send(true, |_| {})?)));
             match sent {
                 Err(end) => {
