@@ -21,7 +21,7 @@ pub(super) fn short(cdb: &[u8; 16], about: &About) -> Result<Vec<u8>, Sense> {
     if cdb[8] & 0x01 == 0 && u32_at(cdb, 2) != 0 {
         return Err(Sense::in_command(2));
     }
-    let last = u32::try_from(about.sectors() - 1).unwrap_or(u32::MAX);
+    let last = u32::try_from(about.sectors().saturating_sub(1)).unwrap_or(u32::MAX);
     Ok([last.to_be_bytes(), SECTOR.to_be_bytes()].concat())
 }
 
@@ -31,7 +31,7 @@ pub(super) fn long(cdb: &[u8; 16], about: &About) -> Result<Vec<u8>, Sense> {
         return Err(Sense::in_command(2));
     }
     let mut data = vec![0; 32];
-    data[..8].copy_from_slice(&(about.sectors() - 1).to_be_bytes());
+    data[..8].copy_from_slice(&about.sectors().saturating_sub(1).to_be_bytes());
     data[8..12].copy_from_slice(&SECTOR.to_be_bytes());
     // Eight blocks are a physical block.
     data[13] = SECTORS.trailing_zeros() as u8;
