@@ -55,6 +55,8 @@ pub enum Change {
         from: Reservations,
         /// What they become.
         to: Reservations,
+        /// It takes something from other sessions. So the node confirms it only if it owned the volume once the configuration had it.
+        restricts: bool,
     },
     /// The volume is to be reached by this target port group: it is moved to its node.
     Activate(u16),

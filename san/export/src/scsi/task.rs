@@ -264,7 +264,8 @@ impl Task {
                 reserve.from = now.clone();
                 reserve.removed = outcome.removed;
                 unit.is_changing(id.nexus, outcome.to.clone());
-                Ok(Next::Change(Change::Reserve { from: reserve.from.clone(), to: outcome.to }))
+                let restricts = matches!(parameters.request, Request::Reserve(_) | Request::Preempt(_));
+                Ok(Next::Change(Change::Reserve { from: reserve.from.clone(), to: outcome.to, restricts }))
             }
         }
     }

@@ -185,7 +185,7 @@ impl Serving {
 
     fn change(&mut self, change: Change) -> Result<(), ChangeFailed> {
         match change {
-            Change::Reserve { from, to } if self.reservations == from => {
+            Change::Reserve { from, to, .. } if self.reservations == from => {
                 self.reservations = to;
                 self.unit.borrow_mut().learn(self.reservations.clone());
                 Ok(())

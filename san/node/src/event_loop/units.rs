@@ -10,8 +10,8 @@
 //! ```
 //!
 //! - **U1. A client is let in to a unit only when its reservations were read after the claim by which this node owns the volume.** A
-//!   reservation is confirmed only if the node that has asked for it owned the volume after the configuration had it. So an owner has all
-//!   reservations that were confirmed before it serves.
+//!   change that takes something from other sessions is confirmed only if the node that has asked for it owned the volume after the
+//!   configuration had it. So an owner has all such changes that were confirmed before it serves.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

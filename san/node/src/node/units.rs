@@ -133,7 +133,9 @@ impl Node {
 
     async fn change_unit(&self, id: u64, change: Change) -> Result<(), ChangeFailed> {
         match change {
-            Change::Reserve { from, to } => self.change_reservations(id, from, to).await,
+            Change::Reserve { from, to, restricts } => {
+                self.change_reservations(id, from, to, restricts).await
+            }
             Change::Activate(group) if group == group_of(self.id()) => {
                 let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
                 let name = name.ok_or(ChangeFailed::Unavailable)?;
@@ -146,13 +148,14 @@ impl Node {
         }
     }
 
-    /// Changes the reservations of a volume that this node owns. They are confirmed only if it owned the volume after the configuration had
-    /// them (rule U1).
+    /// Changes the reservations of a volume. A change that takes something from other sessions is confirmed only if this node owned the
+    /// volume after the configuration had it (rule U1).
     async fn change_reservations(
         &self,
         id: u64,
         from: Reservations,
         to: Reservations,
+        restricts: bool,
     ) -> Result<(), ChangeFailed> {
         let committed = self.config().call(move |store| {
             let catalog = Catalog::read(store)?;
@@ -168,8 +171,8 @@ impl Node {
         if !committed {
             return Err(ChangeFailed::Differs);
         }
-        let owns = self.record(id).is_some_and(|record| record.owner == self.0.me);
-        if owns { Ok(()) } else { Err(ChangeFailed::Unavailable) }
+        let owns = || self.record(id).is_some_and(|record| record.owner == self.0.me);
+        if !restricts || owns() { Ok(()) } else { Err(ChangeFailed::Unavailable) }
     }
 }
 

@@ -386,8 +386,8 @@ fn a_change_that_met_another_one_is_made_again_of_what_is_kept_then() {
     assert!(matches!(step, Step::Change(_)));
     bench.unit.learn(Reservations { generation: 5, ..Reservations::default() });
     let step = task.changed(&mut bench.unit, Err(ChangeFailed::Differs));
-    let Step::Change(Change::Reserve { from, to }) = step else { panic!("{step:?}") };
-    assert_eq!((from.generation, to.generation), (5, 6));
+    let Step::Change(Change::Reserve { from, to, restricts }) = step else { panic!("{step:?}") };
+    assert_eq!((from.generation, to.generation, restricts), (5, 6, false));
     let step = task.changed(&mut bench.unit, Err(ChangeFailed::Unavailable));
     assert!(matches!(step, Step::Done(Answer { status: Status::Busy, .. })));
     assert_eq!(bench.unit.reservations().key_of(&name(1, 1)), None);

@@ -274,7 +274,7 @@ impl World {
                 running.task.carried_out(&mut self.unit, &self.pool, result, &read, map)
             }
             Awaits::Change(Change::Activate(_)) => running.task.changed(&mut self.unit, Ok(())),
-            Awaits::Change(Change::Reserve { from, to }) => {
+            Awaits::Change(Change::Reserve { from, to, .. }) => {
                 let result = match self.random.below(8) {
                     0 => Err(ChangeFailed::Unavailable),
                     _ if self.unit.reservations() != &from => Err(ChangeFailed::Differs),
