@@ -11,7 +11,7 @@ use loadline_san_device::pool::{BlocksMut, Pool};
 
 use super::about::NexusId;
 use super::cdb::Extent;
-use super::reservations::Refused;
+use super::reservations::{Refused, Request};
 use super::reserve_out::{self, PARAMETERS};
 pub use super::start::wrong_lun;
 pub use super::step::{Answer, Change, ChangeFailed, Command, DataIn, Fill, Step};
