@@ -48,7 +48,9 @@ pub(super) fn not_there() -> Vec<u8> {
 fn standard(peripheral: u8) -> Vec<u8> {
     let mut data = vec![0; 96];
     // SPC-4; hierarchical LUNs in the format of today; implicit and explicit states of ports; several ports; queues.
-    data[..8].copy_from_slice(&[peripheral, 0, 0x06, 0x12, 96 - 5, 0x30, 0x10, 0x02]);
+    // TPGS: states of ports change by themselves. SET TARGET PORT GROUPS is carried out, and not announced: Linux would send it at a mere
+    // login at a node that stands by, and to undo what an administrator has moved.
+    data[..8].copy_from_slice(&[peripheral, 0, 0x06, 0x12, 96 - 5, 0x10, 0x10, 0x02]);
     data[8..16].copy_from_slice(VENDOR);
     data[16..32].copy_from_slice(PRODUCT);
     data[32..36].copy_from_slice(REVISION);
@@ -180,7 +182,7 @@ mod tests {
     fn standard_data_are_those_of_a_disk_with_several_ports() {
         let data = inquiry(&[0; 16], &about()).unwrap();
         assert_eq!((data[0], data[2], data[3] & 0x0f, usize::from(data[4])), (0, 6, 2, data.len() - 5));
-        assert_eq!((data[5] & 0x30, &data[8..16]), (0x30, &b"LOADLINE"[..]));
+        assert_eq!((data[5] & 0x30, &data[8..16]), (0x10, &b"LOADLINE"[..]));
         assert_eq!(u16_at(&data, 62), 0x04c0);
         assert_eq!(not_there()[0], 0x7f);
     }
