@@ -110,7 +110,7 @@ use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
-use units::KnownUnits;
+use units::{KnownUnits, RefusedInitiators};
 pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
 use waiting::WaitingAttachments;
@@ -179,6 +179,8 @@ pub(crate) struct NodeState {
     waiting: WaitingAttachments,
     /// What the loops know of logical units.
     units: KnownUnits,
+    /// Initiators whose commands are refused here.
+    refused_initiators: RefusedInitiators,
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
@@ -483,6 +485,7 @@ impl Node {
                 LoopEvent::WaitingLetIn(volume, number) => self.waiting_let_in(volume.0, number),
                 LoopEvent::WaitingGone(volume, number) => self.waiting_gone(volume.0, number),
                 LoopEvent::UnitWanted(volume, number) => self.unit_wanted(volume.0, number),
+                LoopEvent::UnitRefused(volume, initiators) => self.unit_refused(volume.0, &initiators),
                 LoopEvent::UnitChange(volume, client, ticket, change) => {
                     self.unit_change(volume.0, client, ticket, *change);
                 }

@@ -27,6 +27,8 @@ struct Nexus {
     is_active: bool,
     /// It has sent a command: it may know states of ports.
     has_begun: bool,
+    /// A command of it was refused since the last [look](Unit::take_refused), because it is on standby.
+    is_refused: bool,
     /// Its tasks were ended, and it has not learned it yet.
     is_ended: bool,
     /// Another session of this name is to take its place.
@@ -110,6 +112,7 @@ impl Unit {
             resumed: VecDeque::new(),
             is_active: false,
             has_begun: false,
+            is_refused: false,
             is_ended: false,
             is_displaced: false,
             generation: 0,
@@ -223,6 +226,30 @@ impl Unit {
     pub fn deactivate_all(&mut self) {
         self.nexuses.values_mut().for_each(|nexus| nexus.is_active = false);
         self.become_known(self.about.clone());
+    }
+
+    /// A command was refused since its session is on standby.
+    pub(super) fn note_refused(&mut self, nexus: NexusId) {
+        if let Some(nexus) = self.nexuses.get_mut(&nexus) {
+            nexus.is_refused = true;
+        }
+    }
+
+    /// The initiators of sessions of which commands were refused since this was last called, because they are on standby. TEST UNIT READY
+    /// does not count.
+    pub fn take_refused(&mut self) -> Vec<String> {
+        let mut refused = Vec::new();
+        for nexus in self.nexuses.values_mut() {
+            if std::mem::take(&mut nexus.is_refused) {
+                refused.push(nexus.name.initiator.clone());
+            }
+        }
+        refused
+    }
+
+    /// The initiator of each session, and whether the session reaches the volume.
+    pub fn initiators(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.nexuses.values().map(|nexus| (nexus.name.initiator.as_str(), nexus.is_active))
     }
 
     /// Whether this session reaches the volume.

@@ -248,6 +248,8 @@ pub enum LoopEvent {
     /// This node owns the volume, and the reservations of its logical unit are to be read (rule U1). They are asked for by this number.
     /// → [`LoopCommand::Unit`]
     UnitWanted(VolumeId, u64),
+    /// Commands of these initiators were refused, about half a second ago at most, because their sessions stand by.
+    UnitRefused(VolumeId, Vec<String>),
     /// This client of a volume's logical unit wants this change, by this number. → [`LoopCommand::UnitChanged`]
     UnitChange(VolumeId, u32, u32, Box<Change>),
     /// A volume is blocked, and why; or it is not any more.
@@ -278,6 +280,8 @@ pub struct LoopState {
     pub clients: usize,
     /// The replicas that are open in the loop.
     pub replicas: Vec<ReplicaState>,
+    /// The initiator of each session of a logical unit, with the volume, and whether it reaches the volume here.
+    pub initiators: Vec<(VolumeId, String, bool)>,
     /// Replicas of which a scrub was requested.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }

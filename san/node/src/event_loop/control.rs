@@ -182,6 +182,7 @@ impl EventLoop {
             clients: self.front_ends.len(),
             replicas: self.replicas.states(),
             scrubs: self.replicas.scrubs(),
+            initiators: self.units.initiators(),
         }
     }
 }

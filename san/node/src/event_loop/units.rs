@@ -52,6 +52,15 @@ impl Units {
     pub(super) fn unit(&self, id: VolumeId) -> Option<SharedUnit> {
         self.0.get(&id).map(|host| host.unit.clone())
     }
+
+    /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
+    pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
+        let of = |(id, host): (&VolumeId, &UnitHost)| {
+            let unit = host.unit.borrow();
+            unit.initiators().map(|(name, is_active)| (*id, name.to_owned(), is_active)).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
 }
 
 impl EventLoop {
@@ -216,6 +225,16 @@ impl EventLoop {
         if self.front_ends.stand_by(id) {
             for client in self.front_ends.of_volume(id).filter(|client| client.standby.is_some()) {
                 client.standby = Some(StandsBy::Waits);
+            }
+        }
+    }
+
+    /// Reports the initiators whose commands were refused because their sessions stand by.
+    pub(super) fn report_refused(&mut self) {
+        for (id, host) in &self.units.0 {
+            let refused = host.unit.borrow_mut().take_refused();
+            if !refused.is_empty() {
+                (self.report)(LoopEvent::UnitRefused(*id, refused));
             }
         }
     }

@@ -55,8 +55,8 @@ pub use follow::{Followed, Hello};
 pub use initiators::{ChapSecret, EndInitiator, InitiatorView, LetInitiator};
 pub use limit::LimitVolume;
 pub use local::{
-    CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LocalView,
-    LocalVolume, ModelView, OwnerView, SessionView, Usable,
+    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn,
+    LocalView, LocalVolume, ModelView, OwnerView, SessionView, Usable,
 };
 pub use maintenance::{Maintain, volumes_that_wait};
 pub use nodes::{Drain, Move};
