@@ -40,11 +40,12 @@ expect() {
     grep -qF -- "$text" <<<"$said" || fail "no '$text' in the output of $*"$'\n'"$said"
 }
 
-# monitors FOLDER: the dashboard and the alert rules are in this folder of a package, as they are in the source.
-monitors() {
-    check "  the dashboard of Grafana and the alert rules of Prometheus"
+# has_files FOLDER: what administrators copy for other programs is in this folder of a package, as it is in the source.
+has_files() {
+    check "  the dashboard of Grafana, the alert rules of Prometheus, and the entry for multipath.conf"
     cmp packaging/grafana/loadline.json "$1/grafana/loadline.json" || fail "the package has no dashboard"
     cmp packaging/prometheus/loadline.rules.yml "$1/prometheus/loadline.rules.yml" || fail "the package has no alert rules"
+    cmp packaging/iscsi/multipath.conf "$1/iscsi/multipath.conf" || fail "the package has no entry for multipath.conf"
 }
 
 # uses ROOT LOADLINE STUDIES: what both packages must be able to do.
@@ -86,7 +87,7 @@ debian_package() {
     check "  the unit of nodes is there, and none is enabled"
     [[ -s $debian/usr/lib/systemd/system/loadline-node@.service ]] || fail "the package has no unit of nodes"
     [[ -z $(find "$debian/etc/systemd" -name '*loadline*' 2>/dev/null) ]] || fail "a node is enabled"
-    monitors "$debian/usr/share/loadline"
+    has_files "$debian/usr/share/loadline"
     uses "$debian" /usr/bin/loadline /usr/share/loadline/studies
     check "its man pages, as man shows them, and its completions, in the shells that read them"
     expect 0 "" in_debian apt-get -qq update
@@ -127,7 +128,7 @@ static_program() {
     tar -C "$bare" -xzf "$packages/$archive"
     ! readelf -l "$bare/$name/loadline" | grep -q INTERP || fail "the static program wants a loader"
     [[ -s $bare/$name/book/index.html ]] || fail "the folder has no book of the documentation"
-    monitors "$bare/$name"
+    has_files "$bare/$name"
     uses "$bare" "/$name/loadline" "/$name/studies"
     expect 2 "static program" inside "$bare" "/$name/loadline" bench rbd:pool/image --profile B4-T1-O1-W0-PR
 }

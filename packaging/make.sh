@@ -73,7 +73,7 @@ gather() {
     say "making the book of the documentation"
     packaging/book.sh "$target" "$contents/doc/book"
     cp -r studies "$contents/studies"
-    cp -r packaging/grafana packaging/prometheus "$contents/"
+    cp -r packaging/grafana packaging/prometheus packaging/iscsi "$contents/"
     say "building the first process of virtual machines"
     env -u SOURCE_DATE_EPOCH app/guest-init/build.sh "$target" "$contents/guest"
     third_party_licenses >"$contents/doc/third-party-licenses.txt"
@@ -120,7 +120,7 @@ static_program() {
         build --target "$triple"
     folder=$target/packaged/$name
     rm -rf "$folder" && cp -r "$contents/doc" "$folder"
-    cp -r "$contents/studies" "$contents/grafana" "$contents/prometheus" "$contents/completions" "$folder/"
+    cp -r "$contents/studies" "$contents/grafana" "$contents/prometheus" "$contents/iscsi" "$contents/completions" "$folder/"
     mkdir "$folder/man" && cp -r "$contents/man1" "$folder/man/man1"
     strip -o "$folder/loadline" "$target/$triple/packaged/loadline"
     cp "$contents/guest/guest-init" "$folder/"

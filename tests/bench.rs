@@ -1,13 +1,16 @@
 //! `loadline bench`: real files, real signals.
 
 mod support;
+#[path = "peers/tgt.rs"]
+mod tgt;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use support::{eventually, finish, folder, number, precious_file, run, signal, start};
+use support::{eventually, finish, folder, loadline, number, precious_file, run, signal, start};
+use tgt::{NAME, Tgt};
 
 const QUICK: [&str; 4] = ["--warm-up", "1s", "--for", "2s"];
 const LIMIT: Duration = Duration::from_secs(60);
@@ -403,4 +406,23 @@ fn colour_is_shown_on_terminals_only() {
     let plain = on_terminal("1");
     assert!(plain.starts_with("loadline: ") && !plain.contains('\u{1b}'), "{plain:?}");
     assert!(run(["report", "/nowhere"]).err.starts_with("loadline: "));
+}
+
+#[test]
+fn a_unit_of_an_iscsi_target_is_measured_with_the_secret_of_the_environment() {
+    let folder = folder();
+    let tgt = Tgt::start(&precious_file(folder.path(), 4));
+    tgt.admin(&["--op", "new", "--mode", "account", "--user", "bench", "--password", "sesame-opens-it"]);
+    tgt.admin(&["--op", "bind", "--mode", "account", "--tid", "1", "--user", "bench"]);
+    let uri = format!("iscsi://bench@127.0.0.1:{}/{NAME}/1", tgt.port);
+    let words = ["bench", &uri, "--profile", "B4-T1-O4-W0-PR", "--json", "-"];
+    run(words.iter().chain(&QUICK)).refused(2, &["LOADLINE_ISCSI_SECRET", "?secret=PATH"]);
+    let mut command = loadline();
+    command.env("LOADLINE_ISCSI_SECRET", "sesame-opens-it").args(words).args(QUICK);
+    let output = command.output().expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert!(number(&json, "total/iops") > 0.0 && number(&json, "errors") == 0.0);
+    assert!(!said.contains("sesame"), "the secret is in no result");
 }

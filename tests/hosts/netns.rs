@@ -71,7 +71,8 @@ impl Network {
         format!("{}{host}", self.prefix)
     }
 
-    fn peers(&self, host: usize) -> impl Iterator<Item = usize> + use<> {
+    /// All hosts but this one.
+    pub(crate) fn peers(&self, host: usize) -> impl Iterator<Item = usize> + use<> {
         (0..self.hosts).filter(move |peer| *peer != host)
     }
 
@@ -119,7 +120,7 @@ pub(crate) fn address(host: usize) -> Ipv4Addr {
 }
 
 /// The interface to a peer, in every host's namespace.
-fn link(peer: usize) -> String {
+pub(crate) fn link(peer: usize) -> String {
     format!("to{peer}")
 }
 
@@ -138,7 +139,8 @@ fn open(from: usize, to: usize) -> String {
     )
 }
 
-fn ip(arguments: &[&str], lines: &str) {
+/// Has `ip` with these arguments carry out these lines.
+pub(crate) fn ip(arguments: &[&str], lines: &str) {
     let mut child = Command::new("ip")
         .args(arguments)
         .args(["-batch", "-"])

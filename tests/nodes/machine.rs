@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use super::kernel;
+
 /// How long it may take to boot.
 const BOOTS: Duration = Duration::from_secs(120);
 /// The same, with the host's help: it takes a few seconds, or does not end.
@@ -36,30 +38,6 @@ fn guest() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder").join("guest")
 }
 
-/// The modules that this one needs, and it, in the order in which they are to be loaded.
-fn modules(folder: &Path, name: &str) -> Vec<PathBuf> {
-    let of = fs::read_to_string(folder.join("modules.dep")).expect("./dev setup --tests makes it");
-    let stem = |path: &str| {
-        let file = path.rsplit('/').next().expect("a path has a name").to_owned();
-        file.split(".ko").next().expect("there is a part").replace('-', "_")
-    };
-    let line = of.lines().find(|line| line.split_once(':').is_some_and(|(path, _)| stem(path) == name));
-    // What is part of the kernel itself needs no module.
-    let Some((path, needed)) = line.and_then(|line| line.split_once(':')) else { return Vec::new() };
-    needed.split_whitespace().rev().chain([path]).map(|path| folder.join(path)).collect()
-}
-
-/// A file, as it is without compression.
-fn plain(path: &Path) -> Vec<u8> {
-    let program = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => "xz",
-        Some("zst") => "zstd",
-        Some("gz") => "gzip",
-        _ => return fs::read(path).expect("it is there"),
-    };
-    Command::new(program).arg("-dc").arg(path).output().expect("it is there").stdout
-}
-
 impl Image {
     /// A machine that runs this script of busybox's shell, with these programs of the host in /host.
     pub(crate) fn new(folder: &Path, script: &str, programs: &[&str]) -> Image {
@@ -83,18 +61,10 @@ impl Image {
                 fs::copy(library, to).expect("there is room");
             }
         }
-        let versions = fs::read_dir(guest().join("lib/modules")).expect("./dev setup --tests makes it");
-        let version = versions.flatten().next().expect("it has modules").path();
-        let mut loaded = Vec::new();
-        for name in ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "xfs"] {
-            for module in modules(&version, name) {
-                if !loaded.contains(&module) {
-                    loaded.push(module);
-                }
-            }
-        }
-        for (number, module) in loaded.iter().enumerate() {
-            fs::write(root.join(format!("modules/{number:02}.ko")), plain(module)).expect("there is room");
+        let names = ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "xfs"];
+        for (number, module) in kernel::modules(&guest(), &names).iter().enumerate() {
+            fs::write(root.join(format!("modules/{number:02}.ko")), kernel::plain(module))
+                .expect("there is room");
         }
         let begin = "#!/bin/busybox sh\n/bin/busybox --install -s /bin\nexport PATH=/bin\n\
                      mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev\n\

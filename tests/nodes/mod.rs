@@ -5,6 +5,8 @@
 pub(crate) mod client;
 pub(crate) mod follower;
 pub(crate) mod hosts;
+#[path = "../support/kernel.rs"]
+pub(crate) mod kernel;
 pub(crate) mod machine;
 pub(crate) mod qmp;
 pub(crate) mod threads;

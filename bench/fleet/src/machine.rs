@@ -337,6 +337,14 @@ pub fn machine_disk(disk: &Disk, lent: &Lent) -> Result<MachineDisk, LoadError> 
             "{uri}: QEMU takes no keyring; name the key's file in the cluster's configuration (keyring = …), and give that by conf"
         )));
     }
+    if let Target::Iscsi(uri) = &disk.target
+        && (uri.user.is_some() || uri.digest || uri.initiator.is_some())
+    {
+        return Err(LoadError::usage(format!(
+            "{uri}: the initiator of a virtual machine logs in without authentication and digests, by its own name: leave out user and \
+             options, or use a fleet of processes"
+        )));
+    }
     if let Some(served) = served_disk(&disk.target) {
         return Ok(served);
     }
@@ -400,5 +408,25 @@ fn kind_of(error: &GuestError) -> ErrorKind {
     match error.kind {
         loadline_guest::ErrorKind::Usage => ErrorKind::Usage,
         loadline_guest::ErrorKind::Failed | loadline_guest::ErrorKind::Again => ErrorKind::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loadline_load::WritePermission;
+
+    #[test]
+    fn a_login_that_qemu_would_not_make_is_refused() {
+        let attached = |uri: &str| {
+            let disk = Disk { target: uri.parse().unwrap(), writes: WritePermission::Refused };
+            machine_disk(&disk, &lend(&disk).unwrap())
+        };
+        assert!(attached("iscsi://h/iqn.a:b/0").is_ok());
+        for options in ["digest=crc32c", "initiator=iqn.c"] {
+            let error = attached(&format!("iscsi://h/iqn.a:b/0?{options}")).err().unwrap();
+            assert!(error.message.contains("leave out user and options"), "{error}");
+        }
+        assert!(attached("iscsi://user@h/iqn.a:b/0").is_err());
     }
 }

@@ -101,10 +101,10 @@ impl Job {
     pub fn most_cpus(&self, engine: &str) -> u64 {
         let of_thread = |target: &Target| match target {
             // The thread itself exchanges messages with the server.
-            Target::Nbd(_) | Target::Vhost(_) => 1,
+            Target::Nbd(_) | Target::Vhost(_) | Target::Iscsi(_) => 1,
             Target::Path(_) if engine == "threads" => u64::from(self.profile.outstanding),
             // With a worker of io_uring in the kernel, or threads of librbd.
-            Target::Path(_) | Target::Rbd(_) | Target::Iscsi(_) | Target::Null(_) => 2,
+            Target::Path(_) | Target::Rbd(_) | Target::Null(_) => 2,
         };
         u64::from(self.profile.threads) * self.disks.iter().map(|disk| of_thread(&disk.target)).sum::<u64>()
     }

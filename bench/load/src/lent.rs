@@ -46,7 +46,11 @@ pub fn lend(disk: &Disk) -> Result<Lent, LoadError> {
     let open = open_whole(disk, &profile, writable)?;
     let file = match open.transport {
         Transport::File(file) => Some(file),
-        Transport::Null | Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => None,
+        Transport::Null
+        | Transport::Nbd(_)
+        | Transport::Vhost(_)
+        | Transport::Rbd(_)
+        | Transport::Iscsi(_) => None,
     };
     let mut findings = Vec::new();
     if !open.direct {

@@ -14,6 +14,7 @@
 
 pub mod error;
 mod halt;
+mod handshake;
 pub mod host;
 pub mod job;
 pub mod outcome;

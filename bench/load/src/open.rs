@@ -18,15 +18,16 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 use crate::error::LoadError;
+use crate::iscsi::uri::IscsiUri;
 use crate::locks::holder_of_locks;
 use crate::made::{FileIdentity, may_be_written};
-use crate::nbd::connect;
 use crate::nbd::uri::{NbdUri, Server};
 use crate::rbd::disk::RbdDisk;
-use crate::rbd::uri::RbdUri;
 use crate::target::{Disk, Target, WritePermission};
-use crate::vhost::{VhostDisk, Wanted};
-use crate::{direct, extents, sweep};
+use crate::vhost::VhostDisk;
+use crate::{direct, extents};
+
+mod served;
 
 /// A process that has just ended may hold its files a moment longer: the kernel takes io_uring apart afterwards.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -45,21 +46,28 @@ pub(crate) enum Transport {
     Vhost(Arc<VhostDisk>),
     /// An open image, which all threads share.
     Rbd(Arc<RbdDisk>),
+    /// By sessions with its target: each thread has its own.
+    Iscsi(IscsiUri),
 }
 
 impl Transport {
+    /// Whether a server has the disk.
+    pub(crate) fn is_served(&self) -> bool {
+        !matches!(self, Transport::Null | Transport::File(_))
+    }
+
     /// Whether a server of this host has the disk: by shared memory, or at a socket in the file system.
     pub(crate) fn is_served_here(&self) -> bool {
         match self {
             Transport::Vhost(_) => true,
             Transport::Nbd(uri) => matches!(uri.server, Server::Unix(_)),
-            Transport::Null | Transport::File(_) | Transport::Rbd(_) => false,
+            Transport::Null | Transport::File(_) | Transport::Rbd(_) | Transport::Iscsi(_) => false,
         }
     }
 }
 
-/// An open disk, locked against other users; but a server's: NBD knows no locks, a vhost-user server has one
-/// front-end, and of an image its other clients were checked.
+/// An open disk, locked against other users; but a server's: NBD knows no locks, a unit of iSCSI is not reserved here, a
+/// vhost-user server has one front-end, and of an image its other clients were checked.
 #[derive(Debug)]
 pub(crate) struct OpenDisk {
     /// As it was named.
@@ -111,16 +119,10 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
                 unwritten: ByteSize(0),
             });
         }
-        Target::Nbd(uri) => return open_nbd(disk, uri, profile, write),
-        Target::Vhost(socket) => return open_vhost(disk, socket, profile, write),
-        Target::Rbd(uri) => return open_rbd(disk, uri, profile, write),
-        Target::Iscsi(uri) => {
-            return Err(LoadError::usage(format!(
-                "{uri} is a disk of virtual machines: set machine = {{}} in [fleet] of a study, or log in to {} with iscsiadm and name the \
-                 block device (/dev/disk/by-path/...)",
-                uri.target
-            )));
-        }
+        Target::Nbd(uri) => return served::open_nbd(disk, uri, profile, write),
+        Target::Vhost(socket) => return served::open_vhost(disk, socket, profile, write),
+        Target::Rbd(uri) => return served::open_rbd(disk, uri, profile, write),
+        Target::Iscsi(uri) => return served::open_iscsi(disk, uri, profile, write),
         Target::Path(path) => path,
     };
     let name = path.display().to_string();
@@ -163,78 +165,6 @@ fn open_as(disk: &Disk, profile: &Profile, write: bool, alone: bool) -> Result<O
     })
 }
 
-/// Asks an NBD server for a disk. Its other users are not known.
-fn open_nbd(disk: &Disk, uri: &NbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
-    let name = disk.target.to_string();
-    may_write_to_server(disk, write)?;
-    let (_socket, export) = connect::connect(uri)?;
-    if let Some(why) = export.objection(write, profile.write_through, profile.threads) {
-        return Err(LoadError::usage(format!("{name}: {why}")));
-    }
-    check_alignment(&name, profile, export.least.into())?;
-    if profile.block_size.0 > export.most.into() {
-        return Err(LoadError::usage(format!(
-            "{name}: its server takes at most {} at once, and a block has {}: use a smaller one",
-            ByteSize(export.most.into()),
-            profile.block_size
-        )));
-    }
-    let (transport, unwritten) = (Transport::Nbd(uri.clone()), ByteSize(0));
-    Ok(OpenDisk { name, transport, size: ByteSize(export.bytes), in_memory: false, direct: true, unwritten })
-}
-
-/// Connects to a vhost-user-blk server. It has one front-end, so no other process uses the disk through it.
-fn open_vhost(disk: &Disk, socket: &Path, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
-    let name = disk.target.to_string();
-    may_write_to_server(disk, write)?;
-    let (threads, slots) = (profile.threads as usize, (profile.outstanding as usize).max(sweep::DEPTH));
-    let vhost = VhostDisk::connect(socket, Wanted { threads, slots, through: profile.write_through })?;
-    if write && vhost.read_only {
-        return Err(LoadError::usage(format!(
-            "{name}: its server exports the disk read-only: use a profile that only reads (W0)"
-        )));
-    }
-    check_alignment(&name, profile, vhost.least.into())?;
-    let (size, unwritten) = (ByteSize(vhost.bytes), ByteSize(0));
-    Ok(OpenDisk {
-        name,
-        transport: Transport::Vhost(Arc::new(vhost)),
-        size,
-        in_memory: false,
-        direct: true,
-        unwritten,
-    })
-}
-
-/// Opens an image of a Ceph cluster. Without a cache, each write is durable when it is answered.
-fn open_rbd(disk: &Disk, uri: &RbdUri, profile: &Profile, write: bool) -> Result<OpenDisk, LoadError> {
-    let name = disk.target.to_string();
-    may_write_to_server(disk, write)?;
-    check_alignment(&name, profile, 512)?;
-    let rbd = RbdDisk::open(uri, write)?;
-    let (size, unwritten) = (ByteSize(rbd.bytes), ByteSize(0));
-    Ok(OpenDisk {
-        name,
-        transport: Transport::Rbd(Arc::new(rbd)),
-        size,
-        in_memory: false,
-        direct: true,
-        unwritten,
-    })
-}
-
-/// What a server has was not made by us.
-fn may_write_to_server(disk: &Disk, write: bool) -> Result<(), LoadError> {
-    if !write || disk.writes == WritePermission::Destroy {
-        return Ok(());
-    }
-    Err(LoadError::usage(format!(
-        "{} is a disk that Loadline did not make, and this load would overwrite its data. To allow that, add --destroy-data; \
-         or use a profile that only reads (W0)",
-        disk.target
-    )))
-}
-
 /// What a disk is.
 #[derive(Debug, Clone, Copy)]
 pub struct Examined {
@@ -248,13 +178,14 @@ pub struct Examined {
 /// reading only, whatever the profile does; whether it may be written to is not asked. `alone`: it will be written to,
 /// so that no other process may even read it.
 pub fn examine(target: &Target, profile: &Profile, alone: bool) -> Result<Examined, LoadError> {
-    if let Target::Iscsi(uri) = target {
-        return Ok(Examined { size: uri.size()?, identity: None });
-    }
     let disk = Disk { target: target.clone(), writes: WritePermission::Refused };
     let open = open_as(&disk, profile, false, alone)?;
     let identity = match &open.transport {
-        Transport::Null | Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => None,
+        Transport::Null
+        | Transport::Nbd(_)
+        | Transport::Vhost(_)
+        | Transport::Rbd(_)
+        | Transport::Iscsi(_) => None,
         Transport::File(file) => {
             let failed = |e: Errno| LoadError::failed(format!("{target} cannot be checked: {}", e.desc()));
             let stat = fstat(file).map_err(failed)?;

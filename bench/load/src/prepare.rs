@@ -15,6 +15,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use crate::address::Space;
 use crate::data::Stamp;
 use crate::engine::Memory;
+use crate::engine::iscsi::IscsiEngine;
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::{MOST_THREADS, PoolEngine};
@@ -22,6 +23,7 @@ use crate::engine::rbd::RbdEngine;
 use crate::engine::uring::{self, UringEngine, Waiting};
 use crate::engine::vhost::VhostEngine;
 use crate::error::LoadError;
+use crate::iscsi;
 use crate::job::{Engine, Job};
 use crate::memory;
 use crate::nbd::connect;
@@ -145,10 +147,7 @@ impl Prepared {
             if let (Purpose::Scan(_), false, Transport::File(file)) = (purpose, open.direct, &open.transport)
             {
                 findings.push(leave_the_cache(file, &open.name));
-            } else if matches!(open.transport, Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_))
-                && purpose == Purpose::Load
-                && profile.write_percent < 100
-            {
+            } else if open.transport.is_served() && purpose == Purpose::Load && profile.write_percent < 100 {
                 findings.push(Finding::note(
                     FindingKind::UnwrittenReads,
                     format!("{} to be written before it is read, and read from the storage", open.name),
@@ -210,12 +209,10 @@ impl Prepared {
             let task = Task::Fill { stamp, verifier: disk.verifier.as_deref() };
             let mut pieces = sweep::pieces(disk.space.base, disk.space.length);
             sweep::sweep(&mut *engine, &disk.open.name, &mut pieces, task, done, stop)?;
-            match disk.open.transport {
-                // Only of what this connection wrote is it certain that its flush makes it durable.
-                Transport::Nbd(_) | Transport::Vhost(_) | Transport::Rbd(_) => {
-                    sweep::flush(&mut *engine, &disk.open.name)
-                }
-                Transport::Null | Transport::File(_) => Ok(()),
+            // Only of what this connection wrote is it certain that its flush makes it durable.
+            match disk.open.transport.is_served() {
+                true => sweep::flush(&mut *engine, &disk.open.name),
+                false => Ok(()),
             }
         });
         swept.into_report()?;
@@ -307,6 +304,20 @@ impl Prepared {
                 let made = RbdEngine::new(Arc::clone(rbd), memory, sweep::DEPTH, false);
                 return Ok(Box::new(made.map_err(error)?));
             }
+            Transport::Iscsi(uri) => {
+                let connected = iscsi::connect(uri)?;
+                let most = connected.session.unit.most;
+                if most < sweep::CHUNK as u64 {
+                    return Err(LoadError::usage(format!(
+                        "{}: its target takes at most {} at once, and what fills or scans a disk moves {}",
+                        disk.open.name,
+                        ByteSize(most),
+                        ByteSize(sweep::CHUNK as u64)
+                    )));
+                }
+                let made = IscsiEngine::new(connected, memory, sweep::DEPTH, false, Waiting::Sleeps);
+                return Ok(Box::new(made.map_err(error)?));
+            }
             Transport::Nbd(uri) => {
                 let connected = connect::connect(uri)?;
                 let made = NbdEngine::new(connected, memory, sweep::DEPTH, false, Waiting::Sleeps);
@@ -325,7 +336,7 @@ impl Prepared {
 
 /// Finds an engine that works here, by trying.
 fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadError> {
-    let nbd = job.disks.iter().find(|disk| matches!(disk.target, Target::Nbd(_)));
+    let by_ring = job.disks.iter().find(|disk| matches!(disk.target, Target::Nbd(_) | Target::Iscsi(_)));
     let refused = match job.engine {
         Engine::Threads => None,
         Engine::Auto | Engine::IoUring => match uring::try_whole() {
@@ -340,9 +351,9 @@ fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadE
                 without_io_uring(&refused)
             )));
         }
-        if let Some(disk) = nbd {
+        if let Some(disk) = by_ring {
             return Err(LoadError::usage(format!(
-                "{}: a disk of an NBD server needs io_uring, which is refused here ({refused}): {}",
+                "{}: such a disk needs io_uring, which is refused here ({refused}): {}",
                 disk.target,
                 without_io_uring(&refused)
             )));
@@ -354,9 +365,9 @@ fn choose_engine(job: &Job, findings: &mut Vec<Finding>) -> Result<Chosen, LoadE
             format!("Threads cost more CPU for each I/O. To have io_uring: {}.", without_io_uring(&refused)),
         ));
     }
-    if let (Engine::Threads, Some(disk)) = (job.engine, nbd) {
+    if let (Engine::Threads, Some(disk)) = (job.engine, by_ring) {
         return Err(LoadError::usage(format!(
-            "{}: a disk of an NBD server is reached by io_uring only: leave out --engine",
+            "{}: such a disk is reached by io_uring only: leave out --engine",
             disk.target
         )));
     }

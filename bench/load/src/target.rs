@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
-use crate::iscsi::IscsiUri;
+use crate::iscsi::uri::IscsiUri;
 pub use crate::made::{FileIdentity, check_room, free_space, make_file, remove_file};
 use crate::nbd::uri::NbdUri;
 use crate::rbd::uri::RbdUri;
@@ -17,7 +17,7 @@ use crate::rbd::uri::RbdUri;
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "rbd:vms/disk-1?user=bench", "iscsi://10.0.0.5/iqn.2003-01.org.example:disk/0", "null:1GiB"]))]
+#[schemars(with = "String", extend("examples" = ["/dev/nvme1n1", "disk.img", "nbd://node-1/vm-1", "nbd+unix:///vm-1?socket=/run/nbd.sock", "vhost-user:/run/vm-1.sock", "rbd:vms/disk-1?user=bench", "iscsi://10.0.0.5/iqn.2003-01.org.example:disk/0", "iscsi://bench@10.0.0.5/iqn.2003-01.org.example:disk/0?secret=/etc/loadline/chap", "null:1GiB"]))]
 pub enum Target {
     /// A regular file or a block device.
     Path(PathBuf),
@@ -27,7 +27,7 @@ pub enum Target {
     Vhost(PathBuf),
     /// An image of a Ceph cluster.
     Rbd(RbdUri),
-    /// A logical unit of an iSCSI target. Only a virtual machine uses it.
+    /// A logical unit of an iSCSI target.
     Iscsi(IscsiUri),
     /// A disk of this size that completes everything at once: it measures the generator itself.
     Null(ByteSize),
@@ -146,6 +146,7 @@ mod tests {
             "vhost-user:/run/s",
             "rbd:pool/x",
             "rbd:pool/x?user=u&conf=/c",
+            "iscsi://u@h:3261/iqn.2003-01.a:b/0?secret=/s&digest=crc32c",
         ] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }

@@ -16,6 +16,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::address::Addresses;
 use crate::data::{self, Stamp};
+use crate::engine::iscsi::IscsiEngine;
 use crate::engine::nbd::NbdEngine;
 use crate::engine::null::NullEngine;
 use crate::engine::pool::PoolEngine;
@@ -25,6 +26,7 @@ use crate::engine::vhost::VhostEngine;
 use crate::engine::{Engine as _, Memory};
 use crate::error::LoadError;
 use crate::halt::Halt;
+use crate::iscsi;
 use crate::issuer::{Issuer, IssuerReport, Setting};
 use crate::job::Job;
 use crate::nbd::connect;
@@ -254,6 +256,10 @@ impl Making {
             (Transport::Nbd(uri), _) => run_with!(memory.and_then(|m| {
                 let connected = connect::connect(uri).map_err(io::Error::other)?;
                 NbdEngine::new(connected, m, slots, self.through, self.waiting)
+            })),
+            (Transport::Iscsi(uri), _) => run_with!(memory.and_then(|m| {
+                let connected = iscsi::connect(uri).map_err(io::Error::other)?;
+                IscsiEngine::new(connected, m, slots, self.through, self.waiting)
             })),
             (Transport::Vhost(disk), _) => {
                 run_with!(memory.and_then(|m| VhostEngine::new(Arc::clone(disk), m, slots, self.waiting)))

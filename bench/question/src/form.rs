@@ -138,7 +138,7 @@ fn words(field: Field) -> (&'static str, &'static str) {
         ),
         Field::Devices => (
             "Devices",
-            "Block devices, existing files, nbd://HOST/EXPORT, vhost-user:SOCKET or rbd:POOL/IMAGE, separated by spaces or commas: one for each machine. If the load writes, all data on them is lost, and the run asks for --destroy-data.",
+            "Block devices, existing files, nbd://HOST/EXPORT, vhost-user:SOCKET, rbd:POOL/IMAGE or iscsi://HOST/IQN/LUN, separated by spaces or commas: one for each machine. If the load writes, all data on them is lost, and the run asks for --destroy-data.",
         ),
         Field::Members => (
             "Nodes of the storage",

@@ -163,7 +163,8 @@ pub struct TargetSection {
     /// Existing block devices or files (or `null:1GiB`, which measures the generator itself), as many as there are disks.
     /// Workers get them in the order of the workers' names: `a/0`, `a/1`, `b/0`, or the names of workers that join. A study
     /// cannot say on which host a device is, so workers that join only read devices, except images of a Ceph cluster
-    /// (`rbd:POOL/IMAGE`), which are the same from every host. Writing to them needs `--destroy-data`.
+    /// (`rbd:POOL/IMAGE`) and logical units of iSCSI targets (`iscsi://HOST/IQN/LUN`), which are the same from every host. Writing to
+    /// them needs `--destroy-data`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Target>,
     /// A cluster of the virtual SAN: each disk is a volume, owned by its worker's node. Without `api` the run starts a cluster of as

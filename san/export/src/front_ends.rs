@@ -13,9 +13,11 @@ use loadline_san_device::pool::Blocks;
 use loadline_san_transport::channel::Channel;
 
 use crate::login::{Chosen, Login};
+use crate::scsi::task::{Change, ChangeFailed};
+use crate::scsi::unit::SharedUnit;
 use crate::session::{Attachment, Next, QueueWatch, Receiving, Sent, Session, SessionEnd};
 use crate::ways::Ways;
-use crate::{nbd, vhost};
+use crate::{iscsi, nbd, vhost};
 
 /// Makes the enum, and `ALL` with every variant of it: no listener would serve a protocol that is missing there.
 macro_rules! protocols {
@@ -40,6 +42,8 @@ protocols! {
         Nbd,
         /// vhost-user-blk: virtual machines and programs on the same host, by memory that both see.
         Vhost,
+        /// iSCSI: any hypervisor, by several paths.
+        Iscsi,
     }
 }
 
@@ -67,6 +71,7 @@ impl Protocol {
         match self {
             Protocol::Nbd => "nbd",
             Protocol::Vhost => "vhost-user-blk",
+            Protocol::Iscsi => "iscsi",
         }
     }
 
@@ -80,6 +85,7 @@ impl Protocol {
         match self {
             Protocol::Nbd => 1,
             Protocol::Vhost => 2,
+            Protocol::Iscsi => 3,
         }
     }
 
@@ -93,6 +99,7 @@ impl Protocol {
         match self {
             Protocol::Nbd => Endpoint::Node { port: 10809, socket: "nbd.sock" },
             Protocol::Vhost => Endpoint::Volume { folder: "vhost" },
+            Protocol::Iscsi => Endpoint::Node { port: loadline_base::iscsi::PORT, socket: "iscsi.sock" },
         }
     }
 
@@ -101,22 +108,33 @@ impl Protocol {
         match self {
             Protocol::Nbd => nbd::ways(volume, address, socket),
             Protocol::Vhost => Ways { network: None, local: Some(socket.display().to_string()) },
+            Protocol::Iscsi => iscsi::ways(volume, address),
         }
     }
 
-    /// A client that has connected to a node's endpoint; `None` if the protocol has no login.
-    pub fn login(self) -> Option<Box<dyn Login>> {
+    /// A client that has connected to a node's endpoint; `None` if the protocol has no login. `is_local`: it came by a unix socket or from an
+    /// address of the machine itself.
+    pub fn login(self, is_local: bool) -> Option<Box<dyn Login>> {
         match self {
             Protocol::Nbd => Some(Box::new(nbd::handshake::Handshake::default())),
             Protocol::Vhost => None,
+            Protocol::Iscsi => Some(Box::new(iscsi::login::TargetLogin::new(is_local))),
         }
     }
 
     /// Whether a volume has one client of the protocol at a time.
     pub fn is_exclusive(self) -> bool {
         match self {
-            Protocol::Nbd => false,
+            Protocol::Nbd | Protocol::Iscsi => false,
             Protocol::Vhost => true,
+        }
+    }
+
+    /// Whether clients have paths to several nodes: those at a node that does not own the volume are let in, and stand by.
+    pub fn stands_by(self) -> bool {
+        match self {
+            Protocol::Nbd | Protocol::Vhost => false,
+            Protocol::Iscsi => true,
         }
     }
 }
@@ -134,6 +152,8 @@ pub struct Opening<'a> {
     pub chosen: &'a Chosen,
     /// What requests that are kept across a failure are found by; `None` if this node does not own the volume.
     pub attachment: Option<Attachment>,
+    /// The logical unit that the sessions of the volume in this loop share, if the volume has one.
+    pub unit: Option<SharedUnit>,
 }
 
 /// A session of any protocol.
@@ -143,12 +163,14 @@ pub enum AnySession {
     Nbd(Box<nbd::connection::Connection>),
     /// A session of vhost-user-blk.
     Vhost(Box<vhost::session::Session>),
+    /// A session of iSCSI.
+    Iscsi(Box<iscsi::connection::Connection>),
 }
 
 impl AnySession {
     /// Begins a session. The error states why that cannot be.
     pub fn open(protocol: Protocol, opening: Opening<'_>) -> std::io::Result<AnySession> {
-        let Opening { channel, bytes, name, chosen, attachment } = opening;
+        let Opening { channel, bytes, name, chosen, attachment, unit } = opening;
         Ok(match protocol {
             Protocol::Nbd => {
                 AnySession::Nbd(Box::new(nbd::connection::Connection::new(channel, bytes, chosen)))
@@ -158,6 +180,12 @@ impl AnySession {
                 let socket = channel.into_socket();
                 AnySession::Vhost(Box::new(vhost::session::Session::new(socket, bytes, name, attachment)?))
             }
+            Protocol::Iscsi => {
+                let unit = unit.ok_or_else(|| Error::other("it has no logical unit here"))?;
+                let is_serving = attachment.is_some();
+                let connection = iscsi::connection::Connection::new(channel, name, chosen, unit, is_serving)?;
+                AnySession::Iscsi(Box::new(connection))
+            }
         })
     }
 
@@ -166,6 +194,7 @@ impl AnySession {
         match self {
             AnySession::Nbd(_) => Protocol::Nbd,
             AnySession::Vhost(_) => Protocol::Vhost,
+            AnySession::Iscsi(_) => Protocol::Iscsi,
         }
     }
 }
@@ -176,6 +205,7 @@ macro_rules! each {
         match $any {
             AnySession::Nbd(session) => session.$call($($argument),*),
             AnySession::Vhost(session) => session.$call($($argument),*),
+            AnySession::Iscsi(session) => session.$call($($argument),*),
         }
     };
 }
@@ -227,6 +257,18 @@ impl Session for AnySession {
 
     fn attached(&mut self, attachment: Attachment) {
         each!(self.attached(attachment));
+    }
+
+    fn take_changes(&mut self, into: &mut Vec<(u32, Change)>) {
+        each!(self.take_changes(into));
+    }
+
+    fn changed(&mut self, ticket: u32, result: Result<(), ChangeFailed>) {
+        each!(self.changed(ticket, result));
+    }
+
+    fn take_wakes(&mut self) -> bool {
+        each!(self.take_wakes())
     }
 
     fn has_queues(&self) -> bool {

@@ -14,6 +14,8 @@
 //! | [`ways`] | how clients reach a volume, in words for people |
 //! | [`front_ends`] | all protocols: the one place that names each |
 //! | [`nbd`] | the network block device: any client that speaks NBD |
+//! | [`iscsi`] | iSCSI: any hypervisor, by several paths |
+//! | [`scsi`] | the SCSI disk that a volume is, without a transport |
 //! | [`vhost`] | vhost-user-blk: virtual machines and programs on the same host, by memory that both see |
 //!
 //! A protocol is a folder with a [`Session`](session::Session), a [`Login`](login::Login) unless each volume has a socket of its own,
@@ -21,8 +23,10 @@
 
 pub mod block;
 pub mod front_ends;
+pub mod iscsi;
 pub mod login;
 pub mod nbd;
+pub mod scsi;
 pub mod session;
 pub mod vhost;
 pub mod ways;

@@ -1,10 +1,14 @@
 //! The contract between a node's listeners and a client that has not chosen a volume yet: bytes in, bytes out, and questions about
 //! volumes. A login owns no socket and no clock: the node feeds it, and limits how long it takes.
 
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A volume, as a client sees it before it has chosen one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Export {
     /// A line for people.
     pub description: String,
@@ -12,6 +16,42 @@ pub struct Export {
     pub bytes: u64,
     /// The most bytes that are written at once: a power of two, from 1 to 32 MiB.
     pub most: u32,
+    /// Where initiators reach the volume: the portal of each node, with the tag of its portal group.
+    pub portals: Vec<(SocketAddr, u16)>,
+    /// The tag of the portal group of the node that answers; 0 if it has none.
+    pub group: u16,
+    /// The initiators that may log in from other machines, and how each proves its name.
+    pub initiators: Vec<Initiator>,
+}
+
+/// An initiator that may use a volume. An initiator that is not named may use it only from the node's own machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Initiator {
+    /// Its name. Upper and lower case are the same.
+    pub name: String,
+    /// How it proves its name, if it must.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chap: Option<Credential>,
+    /// How the volume proves its name to it, if the initiator asks for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutual: Option<Credential>,
+}
+
+/// A user and the secret that proves it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Credential {
+    /// The user.
+    pub user: String,
+    /// The secret.
+    pub secret: String,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 /// Why a client does not get the volume that it has named.

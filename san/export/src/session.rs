@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::block::BlockRequest;
+use crate::scsi::task::{Change, ChangeFailed};
 
 /// Why a session ends.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -157,8 +158,27 @@ pub trait Session {
         false
     }
 
-    /// The volume was attached again, and no other node has owned it meanwhile.
+    /// The volume was attached again, and no other node has owned it meanwhile. A session that stands by carries requests out from now on.
     fn attached(&mut self, _attachment: Attachment) {}
+
+    // ---- what the sessions of a volume share -----------------------------------------------------------
+
+    /// Adds the changes of the configuration that the session needs, each with a number by which it is answered: see
+    /// [`changed`](Self::changed). The caller calls it after [receive](Self::receive), [complete](Self::complete) and
+    /// [send](Self::send).
+    fn take_changes(&mut self, _into: &mut Vec<(u32, Change)>) {}
+
+    /// The configuration was changed as the session needs it by this number, or not.
+    ///
+    /// # Panics
+    /// If the session requested none.
+    fn changed(&mut self, _ticket: u32, _result: Result<(), ChangeFailed>) {}
+
+    /// Whether other sessions of the volume may go on by what this one has done: the caller then gives each of them a turn, with
+    /// [receive](Self::receive) and [send](Self::send).
+    fn take_wakes(&mut self) -> bool {
+        false
+    }
 
     // ---- queues in memory that the client shares -------------------------------------------------------
 

@@ -179,7 +179,7 @@ fn shake_hands(random: &mut Random, mut said: &[u8]) -> Option<(Choice, Vec<u8>)
     if random.one_in(2) {
         handshake.offer_tls();
     }
-    let export = Export { description: "a volume".into(), bytes: BYTES, most: 32 << 20 };
+    let export = Export { description: "a volume".into(), bytes: BYTES, most: 32 << 20, ..Export::default() };
     loop {
         assert!(handshake.out.len() < 1 << 20, "no answer is as long as that");
         handshake.out.clear();

@@ -8,7 +8,7 @@ use loadline_san_export::nbd::handshake::{Choice, Handshake, HandshakeError, Nex
 use proptest::prelude::*;
 
 fn export() -> Export {
-    Export { description: "three copies".into(), bytes: 1 << 30, most: 32 << 20 }
+    Export { description: "three copies".into(), bytes: 1 << 30, most: 32 << 20, ..Export::default() }
 }
 
 /// Answers what the handshake asks, as a server with one export would.

@@ -18,6 +18,8 @@
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
 //! | `POST /v1/volumes/{name}/tls` | [`RequireTls`] |
+//! | `POST /v1/volumes/{name}/initiators` | [`LetInitiator`] |
+//! | `POST /v1/volumes/{name}/initiators/end` | [`EndInitiator`] |
 //! | `POST /v1/volumes/{name}/cache` | [`CacheVolume`] |
 //! | `POST /v1/volumes/{name}/limit` | [`LimitVolume`] |
 //! | `POST /v1/volumes/{name}/trace` | [`TraceRequests`] → [`TraceView`](crate::node::manage::TraceView) |
@@ -68,8 +70,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::catalog::Reserve;
 use crate::node::Node;
 use crate::node::manage::{
-    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, ErrorKind, LimitVolume, Maintain,
-    ManageError, Move, Recover, RequireTls, Resize, TestFault, TraceRequests,
+    AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, ErrorKind, LetInitiator,
+    LimitVolume, Maintain, ManageError, Move, Recover, RequireTls, Resize, TestFault, TraceRequests,
 };
 
 pub use crate::node::manage::CLUSTER_HEADER;
@@ -230,6 +232,18 @@ fn router(node: Node) -> Router {
             "/v1/volumes/{name}/tls",
             post(async |State(node): State<Node>, Path(name): Path<String>, Said(tls): Said<RequireTls>| {
                 node.require_tls(&name, tls).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/initiators",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(of): Said<LetInitiator>| {
+                node.let_initiator(&name, of).await.map(Json)
+            }),
+        )
+        .route(
+            "/v1/volumes/{name}/initiators/end",
+            post(async |State(node): State<Node>, Path(name): Path<String>, Said(of): Said<EndInitiator>| {
+                node.end_initiator(&name, of).await.map(Json)
             }),
         )
         .route(

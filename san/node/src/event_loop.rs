@@ -16,6 +16,7 @@
 //! | [`command`] | what the control path has a loop do, and what a loop reports |
 //! | `control` | carries out these commands |
 //! | `front_ends`, `client` | clients: their sessions receive requests and send answers |
+//! | `units` | logical units of SCSI, and sessions that stand by at a node that does not own their volume |
 //! | `admission`, `leave` | clients are let in, and their connections end, each for a reason |
 //! | `volumes`, `volume_host` | volumes, each with the requests of its clients |
 //! | `replicas`, `replica_host` | replicas, each with its store and its devices |
@@ -51,6 +52,7 @@ mod replicas;
 mod rest;
 mod route;
 pub mod tracer;
+mod units;
 mod volume_host;
 mod volumes;
 mod waiting;
@@ -84,6 +86,7 @@ use peer_receiver::PeerMessage;
 use peers::Peers;
 use replicas::Replicas;
 use route::Local;
+use units::Units;
 use volumes::Volumes;
 
 pub(crate) use volume_host::MOST_EXTENTS;
@@ -178,6 +181,7 @@ pub struct EventLoop {
     report: Box<dyn Fn(LoopEvent)>,
     front_ends: FrontEnds,
     volumes: Volumes,
+    units: Units,
     replicas: Replicas,
     /// Per cent of what volumes have in flight that are copies to returning replicas, at the least.
     reserved: u32,
@@ -241,6 +245,7 @@ impl EventLoop {
             report,
             front_ends: FrontEnds::default(),
             volumes: Volumes::new(options),
+            units: Units::default(),
             replicas: Replicas::default(),
             reserved: 0,
             peers: Peers::new(options),
@@ -388,6 +393,7 @@ impl EventLoop {
         if !self.traced.is_empty() {
             self.answer_traced();
         }
+        self.report_changes();
         self.drop_gone();
     }
 

@@ -64,6 +64,7 @@ mod standing;
 mod store_state;
 mod under_way;
 mod unfinished;
+mod units;
 mod unproved;
 mod unusable;
 mod volume_sockets;
@@ -109,6 +110,7 @@ use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
+use units::{KnownUnits, RefusedInitiators};
 pub(crate) use unproved::{Entered, Evicted, Unproved};
 use volume_sockets::VolumeSocket;
 use waiting::WaitingAttachments;
@@ -175,6 +177,10 @@ pub(crate) struct NodeState {
     sockets: BTreeMap<(u64, Protocol, SocketPlace), VolumeSocket>,
     /// Attachments that wait here until their clients start.
     waiting: WaitingAttachments,
+    /// What the loops know of logical units.
+    units: KnownUnits,
+    /// Initiators whose commands are refused here.
+    refused_initiators: RefusedInitiators,
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
@@ -478,6 +484,11 @@ impl Node {
                 LoopEvent::WaitingStarted(volume, number) => self.waiting_started(volume.0, number),
                 LoopEvent::WaitingLetIn(volume, number) => self.waiting_let_in(volume.0, number),
                 LoopEvent::WaitingGone(volume, number) => self.waiting_gone(volume.0, number),
+                LoopEvent::UnitWanted(volume, number) => self.unit_wanted(volume.0, number),
+                LoopEvent::UnitRefused(volume, initiators) => self.unit_refused(volume.0, &initiators),
+                LoopEvent::UnitChange(volume, client, ticket, change) => {
+                    self.unit_change(volume.0, client, ticket, *change);
+                }
                 LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
                 LoopEvent::CommandDone(number, result) => {
                     if let Some(waits) = self.state().pending_commands.remove(&number) {

@@ -68,13 +68,13 @@ mod tests {
     use crate::api::{Attach, Detach, Fault};
     use crate::config::catalog::Reserve;
     use crate::node::manage::{
-        AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, Followed, LimitVolume, LocalView,
-        MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView, StatusView, SupportView,
-        TestFault, TraceRequests, TraceView, Use, VolumeView,
+        AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, Followed, LetInitiator,
+        LimitVolume, LocalView, MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView,
+        StatusView, SupportView, TestFault, TraceRequests, TraceView, Use, VolumeView,
     };
 
     /// All of the API that speaks JSON.
-    const ROUTES: [Route; 30] = [
+    const ROUTES: [Route; 32] = [
         ("get", "/v1/status", "How everything is", None, of::<StatusView>),
         (
             "get",
@@ -157,6 +157,20 @@ mod tests {
             "/v1/volumes/{name}/tls",
             "Decide whether its clients must come by TLS",
             Some(of::<RequireTls>),
+            of::<()>,
+        ),
+        (
+            "post",
+            "/v1/volumes/{name}/initiators",
+            "Let an iSCSI initiator use it from anywhere",
+            Some(of::<LetInitiator>),
+            of::<()>,
+        ),
+        (
+            "post",
+            "/v1/volumes/{name}/initiators/end",
+            "End the access of an iSCSI initiator",
+            Some(of::<EndInitiator>),
             of::<()>,
         ),
         (

@@ -1,5 +1,6 @@
 //! `loadline volume`: made, attached, detached, deleted.
 
+mod access;
 mod cache;
 mod create;
 mod limit;
@@ -105,6 +106,7 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
+    Access(access::Access),
     /// Give the copies of one or several volumes a read cache on their log devices, of another size, or none. Only a copy whose data is on a
     /// capacity device has a cache: it keeps blocks there that are read again and again. What is read once, as by a backup, does not displace
     /// them. A cache is empty after its node has started.
@@ -258,6 +260,7 @@ pub(crate) fn run(args: Args) -> Exit {
             api.post(&format!("/v1/volumes/{}/tls", escaped(&name)), RequireTls { required })
                 .map(|(): ()| api.done(&format!("clients of volume {name} {what}")))
         }
+        Command::Access(args) => access::run(&args),
         Command::Limit { names, limit, api } => limit::run(&names, &limit, &api),
         Command::Cache { names, size, none: _, api } => cache::run(&names, size, &api),
         Command::Scrub { name, limit, api } => scrub::run(&name, limit.map(TimeSpan::duration), &api),

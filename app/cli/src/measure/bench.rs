@@ -39,9 +39,11 @@ const MEASURE: TimeSpan = TimeSpan::seconds(30);
 /// Put a load on disks, and print IOPS, throughput, latencies and CPU time.
 ///
 /// A disk is a file, a block device, a disk of a server (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH,
-/// vhost-user:SOCKET), an image of a Ceph cluster (rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME), or
+/// vhost-user:SOCKET), an image of a Ceph cluster (rbd:POOL/IMAGE?user=NAME&conf=PATH&keyring=PATH&namespace=NAME), a
+/// logical unit of an iSCSI target (iscsi://USER@HOST:PORT/IQN/LUN?secret=PATH&digest=crc32c&initiator=IQN), or
 /// null:SIZE, which completes each request at once and so measures the generator itself. I/O is direct (past the page
-/// cache). I/O uses io_uring, or threads if the host refuses io_uring.
+/// cache). I/O uses io_uring, or threads if the host refuses io_uring. The secret by which USER logs in to an iSCSI target
+/// (CHAP) is in the file of secret=PATH, or in the environment: LOADLINE_ISCSI_SECRET.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     loadline bench --create 1GiB /data/test.img --profile B4-T2-O32-W30-PR\n  \
@@ -54,7 +56,8 @@ const MEASURE: TimeSpan = TimeSpan::seconds(30);
     loadline bench /data/test.img --bs 4k --iodepth 32 --rw randread --runtime 60\n  \
     loadline bench /data/test.img -b4K -o32 -t4 -w0 -r -d60")]
 pub(crate) struct Args {
-    /// Files, block devices, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, or null:SIZE.
+    /// Files, block devices, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH, vhost-user:SOCKET, rbd:POOL/IMAGE, iscsi://HOST/IQN/LUN, or
+    /// null:SIZE.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<Target>,
     /// A name such as B4-T2-O32-W30-PR or oltp; a whole line of fio or DISKSPD in quotes; or a file with a line, a fio

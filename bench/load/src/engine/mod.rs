@@ -1,10 +1,11 @@
-//! The engines, which hand I/Os to the kernel, or to a server. Six engines, one shape:
+//! The engines, which hand I/Os to the kernel, or to a server. Seven engines, one shape:
 //!
 //! ```text
 //!            push(slot, I/O) … push … wait(at least n, at most t) … reap → (slot, result) …
 //!   uring    a ring of this thread      the kernel
 //!   pool     a queue                    threads with pread and pwrite, where io_uring is refused
 //!   nbd      a ring and a connection     an NBD server
+//!   iscsi    a ring and a connection     an iSCSI target
 //!   vhost    a queue in shared memory    a vhost-user-blk server
 //!   rbd      a call for each I/O       librbd: a Ceph cluster
 //!   null     a list                     none: what is pushed has completed
@@ -13,10 +14,12 @@
 //! An engine has `slots` places, each with memory for one read and, in a mixed load, one write; a slot holds one
 //! I/O at a time.
 
+pub(crate) mod iscsi;
 pub(crate) mod nbd;
 pub(crate) mod null;
 pub(crate) mod pool;
 pub(crate) mod rbd;
+mod stream;
 pub(crate) mod uring;
 pub(crate) mod vhost;
 

@@ -2,24 +2,18 @@
 //! <https://github.com/NetworkBlockDevice/nbd>.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 use loadline_base::nbd::{
     INIT_MAGIC, MOST_DATA, OPTION_MAGIC, OPTION_REPLY_MAGIC, get_u16, get_u32, get_u64, handshake, info,
     option, reply, transmission,
 };
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send, setsockopt, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::uri::{NbdUri, Server};
 use crate::error::LoadError;
+use crate::handshake::{HandshakeSocket, LIMIT, connect_tcp};
 
-/// How long a server may take to let a client in.
-const LIMIT: Duration = Duration::from_secs(10);
 /// The longest reply to an option that is listened to.
 const MOST_REPLY: u32 = 64 << 10;
 /// The most replies to one option.
@@ -95,80 +89,6 @@ pub fn connect(uri: &NbdUri) -> Result<(OwnedFd, Export), LoadError> {
     })?;
     let socket = handshake.end().map_err(|why| failed(why.to_string()))?;
     Ok((socket, export))
-}
-
-fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, LIMIT) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// The socket of a handshake, all of which has one time limit.
-struct HandshakeSocket {
-    socket: OwnedFd,
-    until: Instant,
-}
-
-impl HandshakeSocket {
-    fn new(socket: OwnedFd, limit: Duration) -> HandshakeSocket {
-        HandshakeSocket { socket, until: Instant::now() + limit }
-    }
-
-    /// What is left of the limit, for the call that follows.
-    fn left(&self) -> io::Result<TimeVal> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        // None at all would be taken for no limit.
-        match left.as_micros() {
-            0 => Err(io::ErrorKind::TimedOut.into()),
-            micros => Ok(TimeVal::microseconds(micros as i64)),
-        }
-    }
-
-    fn read<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        self.fill(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn fill(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            setsockopt(&self.socket, sockopt::ReceiveTimeout, &self.left()?)?;
-            match recv(self.socket.as_raw_fd(), bytes, MsgFlags::empty()) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => bytes = &mut bytes[read..],
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            setsockopt(&self.socket, sockopt::SendTimeout, &self.left()?)?;
-            match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
-                Ok(sent) => bytes = &bytes[sent..],
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Nothing has a limit any more.
-    fn end(self) -> io::Result<OwnedFd> {
-        setsockopt(&self.socket, sockopt::ReceiveTimeout, &TimeVal::new(0, 0))?;
-        setsockopt(&self.socket, sockopt::SendTimeout, &TimeVal::new(0, 0))?;
-        Ok(self.socket)
-    }
 }
 
 fn no_nbd(what: &str) -> io::Error {

@@ -12,6 +12,7 @@
 //! | `maker/<node>` | [`Maker`]: changed every few seconds while commands with plans run at this node |
 //! | `token/<id>` | an [`Invitation`](crate::identity::token::Invitation) |
 //! | `access/<name>` | an [`Access`] to the API |
+//! | `reservation/<volume>` | the [`Reservations`] of its logical unit |
 //! | `record/<id>` | the record of a volume, as [`loadline_san_protocol::record`] writes it |
 //!
 //! All but the last are JSON. Ids are never used again.
@@ -24,6 +25,8 @@ use std::sync::Arc;
 use loadline_base::device_model::DeviceModel;
 use loadline_san_core::placement;
 use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::login::Initiator;
+use loadline_san_export::scsi::reservations::Reservations;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -239,6 +242,9 @@ pub struct Volume {
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
+    /// Initiators that may use it by iSCSI from beyond a node's own machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub initiators: Vec<Initiator>,
     /// How much its clients may do a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
@@ -476,6 +482,8 @@ pub struct Catalog {
     pub plans: BTreeMap<u64, (Plan, u64)>,
     /// The version of the [`Maker`] of each node that has one.
     pub makers: BTreeMap<u32, u64>,
+    /// Persistent reservations by the volume.
+    pub reservations: BTreeMap<u64, (Reservations, u64)>,
     /// Records of volumes, as they are kept.
     pub records: BTreeMap<u64, Stored>,
     /// Accesses to the API by name.
@@ -507,6 +515,7 @@ impl Catalog {
                 "plan" => _ = catalog.plans.insert(id()?, parse(&key, &stored)?),
                 "maker" => _ = catalog.makers.insert(id()? as u32, stored.version),
                 "access" => _ = catalog.accesses.insert(name.into(), parse(&key, &stored)?),
+                "reservation" => _ = catalog.reservations.insert(id()?, parse(&key, &stored)?),
                 "record" => _ = catalog.records.insert(id()?, stored),
                 _ => {}
             }

@@ -15,6 +15,10 @@ impl EventLoop {
     /// may still have something waiting there (rule T12). A client that chose the volume before an attach is disconnected.
     pub(super) fn new_client(&mut self, new: NewClient) {
         let id = new.volume;
+        let is_served = self.volumes.get(id).is_some_and(|host| host.attached);
+        if new.protocol.stands_by() && !is_served {
+            return self.new_standby(new);
+        }
         let Some(host) = self.volumes.get_mut(id) else { return refuse(new, &Why::Deleted) };
         // It has moved since, or was detached.
         if !host.attached {
@@ -54,8 +58,12 @@ impl EventLoop {
                 refuse(new, &Why::CLOSED);
                 continue;
             }
-            self.open_session(new);
+            match new.protocol.stands_by() {
+                true => self.hold_for_unit(new),
+                false => self.open_session(new),
+            }
         }
+        self.unit_attached(id);
         more
     }
 
@@ -68,7 +76,7 @@ impl EventLoop {
             return origin.log_end(&Why::Refused(why.into()));
         }
         let attachment = self.volumes.attachment(volume);
-        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment };
+        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment, unit: None };
         match AnySession::open(protocol, opening) {
             Ok(session) => {
                 if let Some(host) = self.volumes.get_mut(volume) {

@@ -32,6 +32,15 @@ pub(super) enum Stage {
     Announced,
 }
 
+/// A client that stands by: its node does not own the volume, and its session answers whatever needs no data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StandsBy {
+    /// Until this node serves the volume.
+    Waits,
+    /// Until core lets it in.
+    Announced,
+}
+
 /// A client that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waiting {
@@ -55,6 +64,8 @@ pub(super) struct Client {
     pub(super) volume: VolumeId,
     /// It waits beside the volume's clients, and may request nothing (rule H1).
     pub(super) waiting: Option<Waiting>,
+    /// It stands by, and requests nothing.
+    pub(super) standby: Option<StandsBy>,
     /// Whether its host confirms what it is sent.
     pub(super) confirmed: Confirmed,
     /// The ring watches its socket for input.
@@ -84,6 +95,11 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Whether it was let in.
+    pub(super) fn is_let_in(&self) -> bool {
+        self.waiting.is_none() && self.standby.is_none()
+    }
+
     pub(super) fn new(session: AnySession, volume: VolumeId, origin: ClientOrigin) -> Client {
         Client {
             backlog: ReplyBacklog::new(session.socket()),
@@ -91,6 +107,7 @@ impl Client {
             origin,
             volume,
             waiting: None,
+            standby: None,
             confirmed: Confirmed::default(),
             watched: false,
             watched_for_room: false,

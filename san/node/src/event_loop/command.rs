@@ -13,6 +13,9 @@ use loadline_san_core::volume::{self, CommandError, ReturnProgress, view};
 use loadline_san_device::file::Devices;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
+use loadline_san_export::scsi::reservations::Reservations;
+use loadline_san_export::scsi::task::{Change, ChangeFailed};
+use loadline_san_export::scsi::unit::About;
 use loadline_san_store::cache::{CacheCounts, Region};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
@@ -159,6 +162,13 @@ pub enum LoopCommand {
     WaitingClient(Box<NewClient>, u64),
     /// The client of a volume that waits is disconnected, for this reason. → [`LoopEvent::WaitingGone`]
     EndWaiting(VolumeId, &'static str),
+    /// A volume has this logical unit with these reservations; with the number by which the loop has asked for them before they were read
+    /// ([`LoopEvent::UnitWanted`]).
+    Unit(VolumeId, Box<About>, Box<Reservations>, Option<u64>),
+    /// It has none any more.
+    NoUnit(VolumeId),
+    /// The change of this number, which this client of a unit wanted, was made or not.
+    UnitChanged(u32, u32, Result<(), ChangeFailed>),
     /// Another node, with its name, is here. It is connected to, now and whenever the connection breaks.
     Peer {
         /// The node.
@@ -235,6 +245,13 @@ pub enum LoopEvent {
     WaitingLetIn(VolumeId, u64),
     /// It is gone, and was not let in.
     WaitingGone(VolumeId, u64),
+    /// This node owns the volume, and the reservations of its logical unit are to be read (rule U1). They are asked for by this number.
+    /// → [`LoopCommand::Unit`]
+    UnitWanted(VolumeId, u64),
+    /// Commands of these initiators were refused, about half a second ago at most, because their sessions stand by.
+    UnitRefused(VolumeId, Vec<String>),
+    /// This client of a volume's logical unit wants this change, by this number. → [`LoopCommand::UnitChanged`]
+    UnitChange(VolumeId, u32, u32, Box<Change>),
     /// A volume is blocked, and why; or it is not any more.
     Blocked(VolumeId, Option<String>),
     /// The order with this number was carried out, or not.
@@ -263,6 +280,8 @@ pub struct LoopState {
     pub clients: usize,
     /// The replicas that are open in the loop.
     pub replicas: Vec<ReplicaState>,
+    /// The initiator of each session of a logical unit, with the volume, and whether it reaches the volume here.
+    pub initiators: Vec<(VolumeId, String, bool)>,
     /// Replicas of which a scrub was requested.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }

@@ -104,6 +104,11 @@ impl EventLoop {
                 let all = [Stage::Waits, Stage::Started, Stage::Announced];
                 self.end_waiting(id, &all, &Why::NoLongerWaiting(why));
             }
+            LoopCommand::Unit(id, about, reservations, wanted) => {
+                self.set_unit(id, *about, *reservations, wanted);
+            }
+            LoopCommand::NoUnit(id) => self.remove_unit(id),
+            LoopCommand::UnitChanged(client, ticket, result) => self.unit_changed(client, ticket, result),
             LoopCommand::NoPeer(node) => self.peers.remove(node),
             LoopCommand::Peer { node, name, address, certificates } => {
                 self.peers.add(node, name, address, &certificates);
@@ -177,6 +182,7 @@ impl EventLoop {
             clients: self.front_ends.len(),
             replicas: self.replicas.states(),
             scrubs: self.replicas.scrubs(),
+            initiators: self.units.initiators(),
         }
     }
 }

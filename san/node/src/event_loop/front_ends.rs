@@ -4,7 +4,7 @@
 //! memory. Such queues are polled as long as requests arrive now and then. Before the loop sleeps, it asks the client to notify, and
 //! polls the queues once more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::AsRawFd;
 
 use foldhash::fast::RandomState;
@@ -14,6 +14,7 @@ use loadline_san_device::pool::Pool;
 use loadline_san_device::uring::{For, Uring};
 use loadline_san_export::block::BlockRequest;
 use loadline_san_export::front_ends::{Endpoint, Protocol};
+use loadline_san_export::scsi::task::Change;
 use loadline_san_export::session::{Attachment, Next, QueueWatch, Receiving, Session as _, SessionEnd};
 use loadline_san_transport::socket;
 
@@ -54,6 +55,10 @@ pub(super) struct FrontEnds {
     polled: Vec<u32>,
     /// The client and the queue that each key watches.
     queue_keys: HashMap<u32, (u32, u16), RandomState>,
+    /// How many clients of each volume stand by.
+    standing_by: BTreeMap<VolumeId, usize>,
+    /// What sessions want to be changed, until the loop takes it: the volume, the client, its number of the change, and what.
+    changes: Vec<(VolumeId, u32, u32, Change)>,
     /// Clients that receive at the next tick.
     late: Vec<u32>,
     /// Clients that were sent answers since the loop has waited.
@@ -93,11 +98,14 @@ impl FrontEnds {
     /// Whether a volume has a client of this protocol.
     pub(super) fn has(&self, volume: VolumeId, protocol: Protocol) -> bool {
         let is_so = |client: &Client| client.volume == volume && client.session.protocol() == protocol;
-        self.clients.values().any(|client| client.waiting.is_none() && is_so(client))
+        self.clients.values().any(|client| client.is_let_in() && is_so(client))
     }
 
-    /// A client was let in.
+    /// A client was let in, or stands by.
     pub(super) fn add(&mut self, key: u32, client: Client) {
+        if client.standby.is_some() {
+            *self.standing_by.entry(client.volume).or_default() += 1;
+        }
         self.clients.insert(key, client);
         self.readable.push_back(key);
     }
@@ -107,9 +115,35 @@ impl FrontEnds {
         self.clients.values_mut().filter(move |client| client.volume == volume)
     }
 
+    /// Whether clients of a volume stand by.
+    pub(super) fn stand_by(&self, volume: VolumeId) -> bool {
+        self.standing_by.contains_key(&volume)
+    }
+
+    /// One less client of a volume stands by.
+    pub(super) fn stands_by_no_more(&mut self, volume: VolumeId) {
+        if let Some(count) = self.standing_by.get_mut(&volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.standing_by.remove(&volume);
+            }
+        }
+    }
+
+    /// The changes that sessions want, since this was last called.
+    pub(super) fn take_changes(&mut self) -> Vec<(VolumeId, u32, u32, Change)> {
+        std::mem::take(&mut self.changes)
+    }
+
     /// The key of a client for which this holds.
     pub(super) fn find(&self, is_it: impl Fn(&Client) -> bool) -> Option<u32> {
         self.clients.iter().find(|(_, client)| is_it(client)).map(|(key, _)| *key)
+    }
+
+    /// The keys of those clients of a volume for which this holds.
+    pub(super) fn keys_of(&self, volume: VolumeId, holds: impl Fn(&Client) -> bool) -> Vec<u32> {
+        let is_it = |client: &Client| client.volume == volume && holds(client);
+        self.clients.iter().filter(|(_, client)| is_it(client)).map(|(key, _)| *key).collect()
     }
 
     /// A client's session is to receive in the next round.
@@ -367,6 +401,11 @@ impl FrontEnds {
             return Err(Why::Ended(SessionEnd::Protocol(why)));
         }
         let sent = sent.map_err(Why::Ended)?;
+        let mut wanted = Vec::new();
+        client.session.take_changes(&mut wanted);
+        let of = client.volume;
+        self.changes.extend(wanted.into_iter().map(|(ticket, change)| (of, key, ticket, change)));
+        let wakes = client.session.take_wakes().then_some(of);
         if sent.bytes > 0 {
             client.backlog.sent(sent.answers, sent.bytes);
             self.sent_to.note(key);
@@ -402,7 +441,19 @@ impl FrontEnds {
         }
         watched.map_err(|why| Why::Watch(why.to_string()))?;
         self.poll(key);
+        if let Some(volume) = wakes {
+            self.wake_others(volume, key);
+        }
         Ok(())
+    }
+
+    /// Other sessions of a volume may go on: each gets a turn.
+    fn wake_others(&mut self, volume: VolumeId, key: u32) {
+        for (other, client) in &mut self.clients {
+            if *other != key && client.volume == volume && !std::mem::replace(&mut client.listed, true) {
+                self.readable.push_back(*other);
+            }
+        }
     }
 
     /// Whether each client that was sent answers since the last call has many of them to read.
@@ -431,9 +482,16 @@ impl FrontEnds {
             let _ = uring.unwatch(*own);
         }
         self.taken -= client.taken;
-        match client.waiting {
-            Some(waiting) => self.add_waiting_news((client.volume, waiting.number, WaitingNews::Gone)),
-            None => self.gone.push((client.volume, key, client.session.is_leaving())),
+        match (client.waiting, client.standby) {
+            (Some(waiting), _) => {
+                self.add_waiting_news((client.volume, waiting.number, WaitingNews::Gone));
+            }
+            (None, Some(_)) => self.stands_by_no_more(client.volume),
+            (None, None) => self.gone.push((client.volume, key, client.session.is_leaving())),
+        }
+        // A session that it has displaced may wait for its end.
+        if client.session.protocol().stands_by() {
+            self.wake_others(client.volume, key);
         }
     }
 

@@ -31,13 +31,15 @@ impl EventLoop {
         self.report_waiting();
     }
 
-    /// Clients of a volume are not let in any more: those that are here are disconnected. A client that waits is none of them (rule H1).
+    /// Clients of a volume are not let in any more: those that are here are disconnected. A client that waits (rule H1) or stands by is none
+    /// of them.
     pub(super) fn detached(&mut self, id: VolumeId, why: &Why) {
         let Some(host) = self.volumes.get_mut(id) else { return };
         host.attached = false;
         let coming = host.arriving.drain(..).chain(host.announced.drain(..));
         coming.for_each(|(new, _)| refuse(new, why));
-        self.disconnect_all(|client| client.volume == id && client.waiting.is_none(), why);
+        self.disconnect_all(|client| client.volume == id && client.is_let_in(), why);
+        self.units_detached(id);
         (self.report)(LoopEvent::Detached(id));
     }
 
@@ -114,6 +116,7 @@ impl EventLoop {
     /// Disconnects clients whose requests have waited for too long at volumes that are not served, or that wait to be let in for so
     /// long; clients whose hosts do not confirm what they are sent; and those that have gone while they were not read.
     pub(super) fn end_waits(&mut self) {
+        self.report_refused();
         let (now, limit) = (self.now, self.options.client_wait);
         let limit_ns = limit.as_nanos() as u64;
         let mut late = Vec::new();

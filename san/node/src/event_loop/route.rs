@@ -13,7 +13,7 @@ use loadline_san_export::session::Session as _;
 use super::EventLoop;
 use super::command::LoopEvent;
 use super::direct_reads::LocalReads;
-use super::volume_host::Begun;
+use super::volume_host::{Begun, VolumeHost};
 use super::why::Why;
 
 /// How often stores do what they can before sockets are polled again. Otherwise a client at a socket would wait until a
@@ -83,7 +83,8 @@ impl EventLoop {
             }
             Local::Cancel(id, request) => self.step_volume(id, Event::Cancel(request)),
             Local::Attach(id) => {
-                if self.volumes.get(id).is_some_and(|host| !host.announced.is_empty()) {
+                let is_announced = |host: &VolumeHost| !host.announced.is_empty();
+                if self.volumes.get(id).is_some_and(is_announced) || self.has_announced_standby(id) {
                     self.step_volume(id, Event::Attach);
                 }
             }
@@ -267,6 +268,9 @@ impl EventLoop {
         }
         if again {
             self.local.push_back(Local::Attach(id));
+        }
+        if self.front_ends.stand_by(id) {
+            self.announce_standby(id);
         }
         if ended {
             self.volumes.begin_soon(id);

@@ -27,8 +27,14 @@ impl EventLoop {
         // No attachment has this number. So what an earlier attachment has left in flight fails, and does not begin again (rule T4).
         let attachment =
             Attachment { cluster: self.options.cluster.0, volume: volume.0, number: 0, alone_since: 0 };
-        let opening =
-            Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment: Some(attachment) };
+        let opening = Opening {
+            channel,
+            bytes,
+            name: &origin.name,
+            chosen: &chosen,
+            attachment: Some(attachment),
+            unit: None,
+        };
         let opened = match self.front_ends.len() < MOST_CLIENTS {
             true => AnySession::open(protocol, opening).map_err(|why| Why::Refused(why.to_string())),
             false => Err(Why::TooMany),

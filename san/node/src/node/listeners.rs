@@ -19,6 +19,7 @@ use super::admission::{Admission, ends};
 use super::connection::{Connection, Socket};
 use super::forward::{ForwardedClient, Route};
 use super::standing::{Rooms, Standing};
+use super::units::{group_of, portals};
 use super::unproved::Source;
 use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
@@ -159,13 +160,14 @@ impl Node {
         mut standing: Standing,
         evicted: Evicted,
     ) {
-        let Some(mut login) = protocol.login() else { return };
+        let is_local = from == LOCAL || address_of(&from).is_loopback();
+        let Some(mut login) = protocol.login(is_local) else { return };
         if self.trust().is_some() && from != LOCAL {
             login.offer_tls();
         }
         tokio::spawn(async move {
             let mut stream = Connection::Open(socket);
-            let logged_in = self.log_in(&mut *login, &mut stream, &from, &mut standing);
+            let logged_in = self.log_in(protocol, &mut *login, &mut stream, &from, &mut standing);
             let logged_in = tokio::select! {
                 logged_in = tokio::time::timeout(CHOOSES + SERVED, logged_in) => logged_in,
                 () = evicted.wait() => return self.count_displaced(CLIENTS_PORT, address_of(&from)),
@@ -208,6 +210,7 @@ impl Node {
     /// Has a client log in, until it has chosen a volume. `None` if it has gone.
     async fn log_in<S: Socket>(
         &self,
+        protocol: Protocol,
         login: &mut dyn Login,
         stream: &mut Connection<S>,
         from: &str,
@@ -238,7 +241,9 @@ impl Node {
                     standing.admit(true)?;
                 }
                 LoginStep::Export(name) => match self
-                    .find(&name, is_safe || stream.is_protected(), || standing.admit(certificate.is_some()))
+                    .find_for(protocol, &name, is_safe || stream.is_protected(), || {
+                        standing.admit(certificate.is_some())
+                    })
                     .await?
                 {
                     Ok(volume) => {
@@ -272,7 +277,12 @@ impl Node {
         let state = self.state();
         let attached = state.catalog.volumes.values().filter(|(volume, _)| volume.attached.is_some());
         let attached = attached.filter(|(volume, _)| is_protected || !volume.requires_tls);
-        attached.map(|(volume, _)| (volume.name.clone(), export_of(volume))).collect()
+        let (portals, group) = (portals(&state.catalog), group_of(self.id()));
+        let export = |volume: &catalog::Volume| {
+            let initiators = volume.initiators.clone();
+            Export { portals: portals.clone(), initiators, group, ..export_of(volume) }
+        };
+        attached.map(|(volume, _)| (volume.name.clone(), export(volume))).collect()
     }
 
     /// Begins TLS with a client. Returns the fingerprint of its certificate, by which it may use volumes; `None` if the client is refused,
@@ -314,6 +324,56 @@ impl Node {
                 "the access of the client's certificate was revoked, or has expired: 'loadline san access add' makes one",
             ),
         }
+    }
+
+    /// The volume of this name, for a client of this protocol.
+    async fn find_for(
+        &self,
+        protocol: Protocol,
+        name: &str,
+        is_protected: bool,
+        admit: impl FnOnce() -> Result<(), LoginError>,
+    ) -> Result<Result<RequestedVolume, Refusal>, LoginError> {
+        match protocol.stands_by() {
+            true => self.find_unit(name, is_protected, admit).await,
+            false => self.find(name, is_protected, admit).await,
+        }
+    }
+
+    /// The volume of this name, whichever node serves it: clients that stand by are let in at each.
+    async fn find_unit(
+        &self,
+        name: &str,
+        is_protected: bool,
+        admit: impl FnOnce() -> Result<(), LoginError>,
+    ) -> Result<Result<RequestedVolume, Refusal>, LoginError> {
+        self.refresh_within(SERVED).await;
+        let found = {
+            let state = self.state();
+            let found = state
+                .catalog
+                .volume(name)
+                .filter(|(_, volume)| volume.state == VolumeState::Ready && volume.attached.is_some());
+            let record = |id| record::decode(&state.catalog.records.get(&id)?.value).ok();
+            found.and_then(|(id, volume)| Some((id, volume.clone(), record(id)?, portals(&state.catalog))))
+        };
+        let Some((id, volume, record, portals)) = found else {
+            return Ok(Err(Refusal::Unknown(format!(
+                "there is no volume {name} that is attached: 'loadline volume attach {name}' makes it ready"
+            ))));
+        };
+        if volume.requires_tls && !is_protected {
+            return Ok(Err(Refusal::NeedsTls(format!(
+                "volume {name} is served only by TLS, which this protocol does not have"
+            ))));
+        }
+        admit()?;
+        self.tell_unit(id, None);
+        let initiators = volume.initiators.clone();
+        let (bytes, group) = (record.blocks * BLOCK, group_of(self.id()));
+        let export = Export { bytes, portals, initiators, group, ..export_of(&volume) };
+        let (name, place) = (name.into(), Place::Here);
+        Ok(Ok(RequestedVolume { id, name, export, fence: record.fence, place }))
     }
 
     /// The volume of this name, where it is served; which is waited for. `admit` is called when it is known that the client may use the
@@ -431,9 +491,12 @@ fn address_of(from: &str) -> IpAddr {
 fn export_of(volume: &catalog::Volume) -> Export {
     let copies = volume.copies;
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
-    // A power of two, as clients expect it.
-    let most = most_in_flight(volume.log_bytes).ilog2();
-    Export { description, bytes: volume.blocks * BLOCK, most: (BLOCK as u32) << most }
+    Export { description, bytes: volume.blocks * BLOCK, most: most_of(volume), ..Export::default() }
+}
+
+/// The most bytes that are written at once: a power of two, as clients expect it.
+pub(super) fn most_of(volume: &catalog::Volume) -> u32 {
+    (BLOCK as u32) << most_in_flight(volume.log_bytes).ilog2()
 }
 
 #[cfg(test)]

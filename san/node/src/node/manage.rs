@@ -11,6 +11,7 @@ mod faults;
 pub(crate) mod follow;
 pub(super) mod growth;
 pub(super) mod health;
+mod initiators;
 mod limit;
 mod local;
 mod maintenance;
@@ -51,10 +52,11 @@ pub(super) use create::is_new;
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use follow::{Followed, Hello};
+pub use initiators::{ChapSecret, EndInitiator, InitiatorView, LetInitiator};
 pub use limit::LimitVolume;
 pub use local::{
-    CLUSTER_HEADER, Doing, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LocalView,
-    LocalVolume, ModelView, OwnerView, SessionView, Usable,
+    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn,
+    LocalView, LocalVolume, ModelView, OwnerView, SessionView, Usable,
 };
 pub use maintenance::{Maintain, volumes_that_wait};
 pub use nodes::{Drain, Move};

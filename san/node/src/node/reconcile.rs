@@ -219,6 +219,7 @@ impl Node {
         }
         self.end_superseded();
         self.volume_sockets();
+        self.follow_units();
         done
     }
 

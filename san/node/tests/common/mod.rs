@@ -168,8 +168,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
 }
 
 fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
-    let mut login = Protocol::Nbd.login().expect("clients choose a volume");
-    let export = Export { description: "a test".into(), bytes, most: 32 << 20 };
+    let mut login = Protocol::Nbd.login(true).expect("clients choose a volume");
+    let export = Export { description: "a test".into(), bytes, most: 32 << 20, ..Export::default() };
     loop {
         let Ok(step) = login.step() else { return };
         stream.write_all(&login.take_output()).expect("it listens");

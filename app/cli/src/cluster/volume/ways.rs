@@ -18,6 +18,14 @@ pub(super) fn print_all(ways: &BTreeMap<String, WaysView>, requires_tls: bool) {
             "  -chardev socket,id=volume,path={socket},reconnect=1 -device vhost-user-blk-pci,chardev=volume"
         );
     }
+    if let Some(uri) = of("iscsi").network {
+        print_line!(
+            "iSCSI, on each host, as root (each node is a path; see 'Reach a volume by iSCSI' in the documentation):"
+        );
+        let (portal, target) = uri.trim_start_matches("iscsi://").split_once('/').unwrap_or((&uri, ""));
+        print_line!("  iscsiadm -m discovery -t sendtargets -p {portal}");
+        print_line!("  iscsiadm -m node -T {} --login", target.trim_end_matches("/0"));
+    }
     let nbd = of("nbd");
     if let Some(uri) = nbd.local {
         print_line!("QEMU, on that node's machine:");

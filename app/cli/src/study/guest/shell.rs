@@ -46,7 +46,7 @@ use crate::process::interrupt;
     no file system that can be checked.")]
 pub(super) struct Args {
     /// The name of a volume; or a file or block device by a path with a slash, nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH,
-    /// vhost-user:SOCKET, rbd:POOL/IMAGE.
+    /// vhost-user:SOCKET, rbd:POOL/IMAGE, iscsi://HOST/IQN/LUN.
     #[arg(value_name = "VOLUME|DISK")]
     disk: String,
     /// Check the ext4 or xfs file system of the first partition, or of the whole disk if it has none: mount it, which replays its journal,

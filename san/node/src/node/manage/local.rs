@@ -33,6 +33,9 @@ const LONGEST: u64 = 64 << 20;
 /// What a node reports of itself at this moment. It asks no other node, and not the configuration store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalView {
+    /// Sessions of initiators of iSCSI.
+    #[serde(default)]
+    pub initiators: Vec<InitiatorAt>,
     /// Its name.
     pub node: String,
     /// The life of its process: a larger number for each later one.
@@ -113,6 +116,23 @@ impl Doing {
             Status::Changing => Doing::Changing,
             Status::Blocked => Doing::Blocked,
         }
+    }
+}
+
+/// A session of an initiator of iSCSI at a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InitiatorAt {
+    /// The id of the volume.
+    pub volume: u64,
+    /// The name of the initiator.
+    pub name: String,
+    /// Whether it reaches the volume by this session. Otherwise it stands by.
+    pub is_active: bool,
+}
+
+impl InitiatorAt {
+    fn of((volume, name, is_active): &(loadline_san_core::ids::VolumeId, String, bool)) -> InitiatorAt {
+        InitiatorAt { volume: volume.0, name: name.clone(), is_active: *is_active }
     }
 }
 
@@ -334,7 +354,9 @@ impl Node {
                 }
             }),
         });
+        let initiators = loops.iter().flatten().flat_map(|of| &of.initiators);
         LocalView {
+            initiators: initiators.map(InitiatorAt::of).collect(),
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,
             store_fault: state.store.fault().map(|fault| fault.text),
@@ -365,6 +387,12 @@ impl Node {
     }
 
     /// Asks all nodes of the cluster at once what they report.
+    /// The sessions of initiators at a node; `None` if it does not answer.
+    pub(in crate::node) async fn initiators_at(&self, node: u32) -> Option<Vec<InitiatorAt>> {
+        let report = self.reports().await.remove(&node)?;
+        report.ok().map(|local| local.initiators)
+    }
+
     pub(super) async fn reports(&self) -> Reports {
         let nodes = self.state().catalog.nodes.clone();
         let mut asked = Vec::new();

@@ -335,6 +335,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         attached: None,
         attach_key: None,
         socket: SocketPlace::First,
+        initiators: Vec::new(),
         requires_tls: checked.wanted.requires_tls,
         limit: None,
         state: VolumeState::Creating,

@@ -14,7 +14,7 @@ use super::health::Judge;
 use super::limit::LimitVolume;
 use super::local::{LocalDevice, LocalReturn, ModelView, OLDER, Reports, Usable};
 use super::volumes::LEAST_LOG;
-use super::{ManageError, room, speed};
+use super::{InitiatorView, ManageError, room, speed};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Limit, Replica, ReplicaState, Reserve, Role, Volume, VolumeState};
 use crate::config::health::{self, StoreMember};
@@ -58,6 +58,8 @@ pub struct VolumeView {
     pub lease_ms: u64,
     /// Clients over the network are let in only by TLS.
     pub requires_tls: bool,
+    /// Initiators that may use it by iSCSI from beyond a node's own machine.
+    pub initiators: Vec<InitiatorView>,
     /// Bytes of the read cache of each copy whose data is on a capacity device.
     pub cache_bytes: u64,
     /// How much its clients may do a second, if that is limited.
@@ -481,6 +483,7 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         stripes: volume.stripes,
         lease_ms: volume.lease_ms,
         requires_tls: volume.requires_tls,
+        initiators: volume.initiators.iter().map(InitiatorView::from).collect(),
         cache_bytes: volume.cache_bytes,
         limit: volume.limit.map(|Limit { iops, bytes_per_s, burst_ms }| LimitVolume {
             iops,

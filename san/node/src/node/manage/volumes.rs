@@ -519,6 +519,9 @@ pub(super) fn removal(catalog: &Catalog, id: u64, volume: &Volume, version: u64,
     if let Some((_, version)) = catalog.plans.get(&id) {
         last.push(gone(format!("plan/{id}"), *version));
     }
+    if let Some((_, version)) = catalog.reservations.get(&id) {
+        last.push(gone(format!("reservation/{id}"), *version));
+    }
     let deleting = Volume { state: VolumeState::Deleting, ..volume.clone() };
     let here = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
         // One that gives way to another is dropped in the end too.

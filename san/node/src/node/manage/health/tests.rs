@@ -33,6 +33,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         attached: Some(1),
         attach_key: None,
         socket: SocketPlace::First,
+        initiators: Vec::new(),
         requires_tls: false,
         limit: None,
         state: VolumeState::Ready,

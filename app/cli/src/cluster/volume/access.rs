@@ -1,0 +1,100 @@
+//! `loadline volume access`: which initiators of iSCSI may use a volume.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use loadline_san_node::node::manage::{ChapSecret, EndInitiator, InitiatorView, LetInitiator, VolumeView};
+
+use crate::cluster::client::{Api, Failed, escaped, print_json, table};
+use crate::output::{print_error, print_line, write};
+use crate::process::exit::Exit;
+
+/// Show which iSCSI initiators may use a volume, let one use it, or end its access.
+///
+/// Without a name here, an initiator reaches the volume only on the machine of a node. A named one reaches it from anywhere, at every node.
+/// A name is no proof: give --chap too, unless only machines that you trust reach the nodes. iSCSI is not encrypted.
+///
+/// A change holds for sessions that begin after it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  loadline volume access vm-7\n  \
+                  loadline volume access vm-7 --initiator iqn.1993-08.org.debian:01:4f2a --chap vm-host-1 --secret-file secret\n  \
+                  loadline volume access vm-7 --remove iqn.1993-08.org.debian:01:4f2a")]
+pub(super) struct Access {
+    /// The name of the volume.
+    name: String,
+    /// Let the initiator of this name use the volume. On Linux the name is in /etc/iscsi/initiatorname.iscsi.
+    #[arg(long, value_name = "IQN", conflicts_with = "remove")]
+    initiator: Option<String>,
+    /// The user as whom the initiator proves who it is (CHAP).
+    #[arg(long, value_name = "USER", requires = "initiator", requires = "secret_file")]
+    chap: Option<String>,
+    /// A file with the secret of that user: 12 to 255 bytes, with Windows 12 to 16. A line break at its end does not count.
+    #[arg(long, value_name = "FILE", requires = "chap")]
+    secret_file: Option<PathBuf>,
+    /// The user as whom the node proves to the initiator that it is the target (mutual CHAP).
+    #[arg(long, value_name = "USER", requires = "chap", requires = "mutual_secret_file")]
+    mutual: Option<String>,
+    /// A file with the secret of that user, another one than the initiator's.
+    #[arg(long, value_name = "FILE", requires = "mutual")]
+    mutual_secret_file: Option<PathBuf>,
+    /// End the access of the initiator of this name. Sessions that it has go on.
+    #[arg(long, value_name = "IQN")]
+    remove: Option<String>,
+    #[command(flatten)]
+    api: Api,
+}
+
+/// The secret in a file.
+fn secret_in(file: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text)).into())
+}
+
+fn chap(user: Option<&String>, file: Option<&PathBuf>) -> Result<Option<ChapSecret>, String> {
+    let Some((user, file)) = user.zip(file) else { return Ok(None) };
+    Ok(Some(ChapSecret { user: user.clone(), secret: secret_in(file)? }))
+}
+
+pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
+    let Access { name, api, .. } = args;
+    if let Some(initiator) = &args.initiator {
+        let secrets = chap(args.chap.as_ref(), args.secret_file.as_ref())
+            .and_then(|own| Ok((own, chap(args.mutual.as_ref(), args.mutual_secret_file.as_ref())?)));
+        let (own, mutual) = match secrets {
+            Ok(secrets) => secrets,
+            Err(why) => return Ok(print_error(Exit::Usage, &why)),
+        };
+        let wanted = LetInitiator { name: initiator.clone(), chap: own, mutual };
+        if let Some(why) = wanted.why_not() {
+            return Ok(print_error(Exit::Usage, &why));
+        }
+        let proves = if wanted.chap.is_some() { ", and proves who it is by CHAP" } else { "" };
+        let done = format!("initiator {initiator} may use volume {name}{proves}");
+        let (): () = api.post(&format!("/v1/volumes/{}/initiators", escaped(name)), wanted)?;
+        return Ok(api.done(&done));
+    }
+    if let Some(initiator) = &args.remove {
+        let ends = EndInitiator { name: initiator.clone() };
+        let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
+        return Ok(api.done(&format!("initiator {initiator} begins no session with volume {name} any more")));
+    }
+    let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
+    Ok(match api.json {
+        true => print_json(&volume.initiators),
+        false => show(name, &volume.initiators),
+    })
+}
+
+fn show(name: &str, initiators: &[InitiatorView]) -> Exit {
+    if initiators.is_empty() {
+        print_line!("volume {name} names no initiator: it is reached by iSCSI only on the machines of nodes");
+        return Exit::Done;
+    }
+    let user = |user: &Option<String>| user.clone().unwrap_or_else(|| "-".into());
+    let rows: Vec<Vec<String>> = initiators
+        .iter()
+        .map(|of| vec![of.name.clone(), user(&of.chap_user), user(&of.mutual_user)])
+        .collect();
+    write(table(&["initiator", "chap user", "mutual user"], &rows).as_bytes());
+    Exit::Done
+}

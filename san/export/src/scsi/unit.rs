@@ -1,0 +1,494 @@
+//! A logical unit: what all sessions of a volume share.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use loadline_base::scsi::Sense;
+
+pub use super::about::{About, AccessState, NexusId, NexusName, Port};
+use super::attention::{Attention, Attentions};
+use super::cdb::Touches;
+use super::locks::{LockId, Locks, Owner, Sharing};
+use super::modes::Modes;
+use super::reservations::{Reservations, Told, told};
+
+/// The unit of a volume. The sessions of the volume share it: they are of one loop.
+pub type SharedUnit = Rc<RefCell<Unit>>;
+
+#[derive(Debug)]
+struct Nexus {
+    name: NexusName,
+    attentions: Attentions,
+    /// Tickets of tasks that waited and may go on.
+    resumed: VecDeque<u32>,
+    /// It reaches the volume. Otherwise it is answered as at a port on standby.
+    is_active: bool,
+    /// It has sent a command: it may know states of ports.
+    has_begun: bool,
+    /// A command of it was refused since the last [look](Unit::take_refused), because it is on standby.
+    is_refused: bool,
+    /// Its tasks were ended, and it has not learned it yet.
+    is_ended: bool,
+    /// Another session of this name is to take its place.
+    is_displaced: bool,
+    /// How often its tasks were ended.
+    generation: u32,
+    /// Tasks of this generation, and of earlier ones.
+    tasks: usize,
+    ended: usize,
+}
+
+/// A task by which its unit knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TaskId {
+    pub(super) nexus: NexusId,
+    pub(super) ticket: u32,
+    generation: u32,
+}
+
+/// What a task waits for or has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Blocks.
+    Blocks(LockId),
+    /// The right to change the reservations.
+    Reservations(LockId),
+    /// Tasks that were ended are to be gone.
+    Ending,
+}
+
+/// A logical unit.
+#[derive(Debug)]
+pub struct Unit {
+    about: About,
+    reservations: Reservations,
+    /// A change of the reservations that is under way: by whom, and what they become.
+    changing: Option<(NexusId, Reservations)>,
+    modes: Modes,
+    nexuses: BTreeMap<NexusId, Nexus>,
+    next: u32,
+    blocks: Locks,
+    changes: Locks,
+    /// Who has it by RESERVE(6).
+    reserved: Option<NexusId>,
+    /// Tasks that wait until none is ending.
+    awaiting_end: Vec<Owner>,
+    is_woken: bool,
+}
+
+impl Unit {
+    /// A unit that no initiator has reached yet. `reservations` is what the configuration keeps.
+    pub fn new(about: About, reservations: Reservations) -> Unit {
+        let mut unit = Unit {
+            about: about.clone(),
+            reservations,
+            changing: None,
+            modes: Modes::default(),
+            nexuses: BTreeMap::new(),
+            next: 0,
+            blocks: Locks::default(),
+            changes: Locks::default(),
+            reserved: None,
+            awaiting_end: Vec::new(),
+            is_woken: false,
+        };
+        unit.become_known(about);
+        unit
+    }
+
+    // ---- sessions ---------------------------------------------------------------------------------------
+
+    /// A session begins. Its first command is told that it is new: unit attention 29/00. It is answered as at a port on standby until it is
+    /// [activated](Self::activate).
+    pub fn enter(&mut self, name: NexusName) -> NexusId {
+        self.next += 1;
+        let mut attentions = Attentions::default();
+        attentions.add(Attention::Began);
+        let nexus = Nexus {
+            name,
+            attentions,
+            resumed: VecDeque::new(),
+            is_active: false,
+            has_begun: false,
+            is_refused: false,
+            is_ended: false,
+            is_displaced: false,
+            generation: 0,
+            tasks: 0,
+            ended: 0,
+        };
+        self.nexuses.insert(NexusId(self.next), nexus);
+        NexusId(self.next)
+    }
+
+    /// A session has ended: its RESERVE(6), its tasks and what they have locked end. Its [block steps](super::task::Step::Block) that are
+    /// under way must take effect before any that is issued later and overlaps them, or not at all.
+    pub fn leave(&mut self, nexus: NexusId) {
+        let Some(left) = self.nexuses.remove(&nexus) else { return };
+        if self.reserved == Some(nexus) {
+            self.reserved = None;
+        }
+        let mut freed = Vec::new();
+        self.blocks.leave_all(nexus, &mut freed);
+        self.changes.leave_all(nexus, &mut freed);
+        self.awaiting_end.retain(|(waiting, _)| *waiting != nexus);
+        self.resume(freed);
+        if left.ended > 0 {
+            self.ended_has_gone();
+        }
+        // A session of the same name may wait for this.
+        self.is_woken = true;
+    }
+
+    /// Asks the session of this name to end, if one is in: it is [displaced](Self::is_displaced). Whether one is in. A new session of that
+    /// name enters once none is.
+    pub fn displace(&mut self, name: &NexusName) -> bool {
+        let mut is_in = false;
+        for nexus in self.nexuses.values_mut().filter(|nexus| nexus.name == *name) {
+            is_in = true;
+            self.is_woken |= !std::mem::replace(&mut nexus.is_displaced, true);
+        }
+        is_in
+    }
+
+    /// Whether the session is to end because a new one has its name.
+    pub fn is_displaced(&self, nexus: NexusId) -> bool {
+        self.nexuses.get(&nexus).is_some_and(|nexus| nexus.is_displaced)
+    }
+
+    /// Whether tasks of this session were ended by another one (reset, PREEMPT AND ABORT) since the last call: the session is to end all
+    /// that it has without an answer, before it begins others.
+    pub fn take_ended(&mut self, nexus: NexusId) -> bool {
+        self.nexuses.get_mut(&nexus).is_some_and(|nexus| std::mem::take(&mut nexus.is_ended))
+    }
+
+    /// Whether tasks that were [ended](Self::take_ended) are still there. A reset is answered once none is.
+    pub fn is_ending(&self) -> bool {
+        self.nexuses.values().any(|nexus| nexus.ended > 0)
+    }
+
+    /// The ticket of a task of this session that waited and may go on: [`Task::resume`](super::task::Task::resume) is to be called.
+    pub fn take_resumed(&mut self, nexus: NexusId) -> Option<u32> {
+        self.nexuses.get_mut(&nexus)?.resumed.pop_front()
+    }
+
+    /// Whether since the last call a session was given something by [`take_ended`](Self::take_ended), [`take_resumed`](Self::take_resumed)
+    /// or [`is_displaced`](Self::is_displaced), a session has left, or [`is_ending`](Self::is_ending) became false: all sessions are to be
+    /// given a turn.
+    pub fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.is_woken)
+    }
+
+    pub(super) fn name_of(&self, nexus: NexusId) -> Option<&NexusName> {
+        self.nexuses.get(&nexus).map(|nexus| &nexus.name)
+    }
+
+    /// What the session is to be told before its next command, if there is anything.
+    pub(super) fn take_attention(&mut self, nexus: NexusId) -> Option<Sense> {
+        self.nexuses.get_mut(&nexus)?.attentions.take()
+    }
+
+    fn tell_others(&mut self, by: NexusId, attention: Attention) {
+        for (_, nexus) in self.nexuses.iter_mut().filter(|(id, _)| **id != by) {
+            nexus.attentions.add(attention);
+        }
+    }
+
+    // ---- what it is -------------------------------------------------------------------------------------
+
+    /// What it says of itself.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// The unit is another one now. If the size changed, each session is told (2A/09); if states of ports changed, too (2A/06).
+    pub fn change(&mut self, about: About) {
+        let old = self.about.bytes;
+        self.become_known(about);
+        if old != self.about.bytes {
+            self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::SizeChanged));
+        }
+    }
+
+    /// This node owns the volume, and this session reaches it from now on. If it has sent commands before, it is told (2A/06).
+    pub fn activate(&mut self, nexus: NexusId) {
+        let Some(nexus) = self.nexuses.get_mut(&nexus) else { return };
+        let was_active = std::mem::replace(&mut nexus.is_active, true);
+        if nexus.has_begun && !was_active {
+            nexus.attentions.add(Attention::StatesChanged);
+        }
+        self.become_known(self.about.clone());
+    }
+
+    /// This node does not own the volume any more: no session reaches it, and all are told (2A/06).
+    pub fn deactivate_all(&mut self) {
+        self.nexuses.values_mut().for_each(|nexus| nexus.is_active = false);
+        self.become_known(self.about.clone());
+    }
+
+    /// A command was refused since its session is on standby.
+    pub(super) fn note_refused(&mut self, nexus: NexusId) {
+        if let Some(nexus) = self.nexuses.get_mut(&nexus) {
+            nexus.is_refused = true;
+        }
+    }
+
+    /// The initiators of sessions of which commands were refused since this was last called, because they are on standby. TEST UNIT READY
+    /// does not count.
+    pub fn take_refused(&mut self) -> Vec<String> {
+        let mut refused = Vec::new();
+        for nexus in self.nexuses.values_mut() {
+            if std::mem::take(&mut nexus.is_refused) {
+                refused.push(nexus.name.initiator.clone());
+            }
+        }
+        refused
+    }
+
+    /// The initiator of each session, and whether the session reaches the volume.
+    pub fn initiators(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.nexuses.values().map(|nexus| (nexus.name.initiator.as_str(), nexus.is_active))
+    }
+
+    /// Whether this session reaches the volume.
+    pub(super) fn is_active(&self, nexus: NexusId) -> bool {
+        self.nexuses.get(&nexus).is_some_and(|nexus| nexus.is_active)
+    }
+
+    /// What it says of itself becomes this, but for its own state. No two ports are active: what it knows of others may be old.
+    fn become_known(&mut self, mut about: About) {
+        let is_active = self.nexuses.values().any(|nexus| nexus.is_active);
+        for port in &mut about.ports {
+            if port.group == about.here {
+                port.state = if is_active { AccessState::ActiveOptimized } else { AccessState::Standby };
+            } else if is_active && port.state == AccessState::ActiveOptimized {
+                port.state = AccessState::Standby;
+            }
+        }
+        let old = std::mem::replace(&mut self.about, about);
+        if old.ports != self.about.ports {
+            for nexus in self.nexuses.values_mut().filter(|nexus| nexus.has_begun) {
+                nexus.attentions.add(Attention::StatesChanged);
+            }
+        }
+    }
+
+    pub(super) fn modes(&self) -> Modes {
+        self.modes
+    }
+
+    /// A session has selected modes: the others are told.
+    pub(super) fn select(&mut self, modes: Modes, by: NexusId) {
+        if std::mem::replace(&mut self.modes, modes) != modes {
+            self.tell_others(by, Attention::ModesChanged);
+        }
+    }
+
+    /// Whether sense data are sent as descriptors (D_SENSE of the control mode page), and not in the fixed format.
+    pub fn sends_descriptors(&self) -> bool {
+        self.modes.descriptors
+    }
+
+    // ---- tasks ------------------------------------------------------------------------------------------
+
+    /// LOGICAL UNIT RESET: the tasks of all sessions end ([`take_ended`](Self::take_ended)), RESERVE(6) ends, modes are as at the beginning,
+    /// and all sessions are told (29/03), the one that requested it too.
+    pub fn reset(&mut self) {
+        self.reserved = None;
+        self.modes = Modes::default();
+        self.end_all();
+        self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::Reset));
+    }
+
+    /// CLEAR TASK SET: the tasks of all sessions end ([`take_ended`](Self::take_ended)), and the other sessions that had some are told
+    /// (2F/00).
+    pub fn clear_tasks(&mut self, by: NexusId) {
+        for (_, nexus) in self.nexuses.iter_mut().filter(|(id, nexus)| **id != by && nexus.tasks > 0) {
+            nexus.attentions.add(Attention::TasksCleared);
+        }
+        self.end_all();
+    }
+
+    fn end_all(&mut self) {
+        self.nexuses.values_mut().for_each(Nexus::end_tasks);
+        self.is_woken = true;
+    }
+
+    /// The tasks of these nexuses end.
+    pub(super) fn end_tasks_of(&mut self, names: &[NexusName]) {
+        self.nexuses.values_mut().filter(|nexus| names.contains(&nexus.name)).for_each(Nexus::end_tasks);
+        self.is_woken = true;
+    }
+
+    /// A task begins. Without its session there is none.
+    pub(super) fn begin_task(&mut self, id: NexusId, ticket: u32) -> Option<TaskId> {
+        let nexus = self.nexuses.get_mut(&id)?;
+        nexus.tasks += 1;
+        nexus.has_begun = true;
+        Some(TaskId { nexus: id, ticket, generation: nexus.generation })
+    }
+
+    /// Whether the task was ended by another session, or its own has left.
+    pub(super) fn is_ended(&self, task: TaskId) -> bool {
+        self.nexuses.get(&task.nexus).is_none_or(|nexus| nexus.generation != task.generation)
+    }
+
+    /// A task is over, with what it has or waits for. To be called once for each that [began](Self::begin_task).
+    pub(super) fn end_task(&mut self, task: TaskId, held: Option<Held>) {
+        if let Some(held) = held {
+            self.let_go(task, held);
+        }
+        let Some(nexus) = self.nexuses.get_mut(&task.nexus) else { return };
+        if nexus.generation == task.generation {
+            nexus.tasks -= 1;
+            return;
+        }
+        nexus.ended -= 1;
+        self.ended_has_gone();
+    }
+
+    fn ended_has_gone(&mut self) {
+        if !self.is_ending() {
+            let waiting = std::mem::take(&mut self.awaiting_end);
+            self.resume(waiting);
+            self.is_woken = true;
+        }
+    }
+
+    fn resume(&mut self, owners: Vec<Owner>) {
+        for (nexus, ticket) in owners {
+            if let Some(nexus) = self.nexuses.get_mut(&nexus) {
+                nexus.resumed.push_back(ticket);
+                self.is_woken = true;
+            }
+        }
+    }
+
+    // ---- waiting ----------------------------------------------------------------------------------------
+
+    /// A task is to have these blocks. Whether it has them at once; otherwise it is resumed when it does.
+    pub(super) fn lock(&mut self, task: TaskId, blocks: Range<u64>, sharing: Sharing) -> (Held, bool) {
+        let (id, is_held) = self.blocks.enter(blocks, sharing, (task.nexus, task.ticket));
+        (Held::Blocks(id), is_held)
+    }
+
+    /// A task is to change the reservations, as the only one. Whether it may at once; otherwise it is resumed when it may.
+    pub(super) fn lock_reservations(&mut self, task: TaskId) -> (Held, bool) {
+        let (id, is_held) = self.changes.enter(0..1, Sharing::Alone, (task.nexus, task.ticket));
+        (Held::Reservations(id), is_held)
+    }
+
+    /// A task waits until no ended task is left. It is resumed then.
+    pub(super) fn await_end(&mut self, task: TaskId) -> Held {
+        self.awaiting_end.push((task.nexus, task.ticket));
+        Held::Ending
+    }
+
+    /// A task does not have or wait for this any more.
+    pub(super) fn let_go(&mut self, task: TaskId, held: Held) {
+        let mut freed = Vec::new();
+        match held {
+            Held::Blocks(id) => self.blocks.leave(id, &mut freed),
+            Held::Reservations(id) => {
+                if self.changing.as_ref().is_some_and(|(by, _)| *by == task.nexus) {
+                    self.changing = None;
+                }
+                self.changes.leave(id, &mut freed);
+            }
+            Held::Ending => self.awaiting_end.retain(|waiting| *waiting != (task.nexus, task.ticket)),
+        }
+        if let Some(nexus) = self.nexuses.get_mut(&task.nexus) {
+            // Its ticket may be that of another task soon.
+            nexus.resumed.retain(|ticket| *ticket != task.ticket);
+        }
+        self.resume(freed);
+    }
+
+    // ---- reservations -----------------------------------------------------------------------------------
+
+    /// What the configuration keeps, as far as it is known here.
+    pub fn reservations(&self) -> &Reservations {
+        &self.reservations
+    }
+
+    /// What the configuration keeps now. Each session that lost something is told (2A/03, 2A/04, 2A/05), but for the one that has changed
+    /// it.
+    pub fn learn(&mut self, reservations: Reservations) {
+        let by = self.changing.as_ref().filter(|(_, to)| *to == reservations).map(|(by, _)| *by);
+        self.become_reserved(by, reservations);
+    }
+
+    /// A change of the reservations is under way.
+    pub(super) fn is_changing(&mut self, by: NexusId, to: Reservations) {
+        self.changing = Some((by, to));
+    }
+
+    /// The change that was under way was made, or not.
+    pub(super) fn has_changed(&mut self, by: NexusId, from: &Reservations, is_made: bool) {
+        let Some((by, to)) = self.changing.take_if(|(changing, _)| *changing == by) else { return };
+        // Otherwise what is kept was learned meanwhile.
+        if is_made && self.reservations == *from {
+            self.become_reserved(Some(by), to);
+        }
+    }
+
+    fn become_reserved(&mut self, by: Option<NexusId>, reservations: Reservations) {
+        let old = std::mem::replace(&mut self.reservations, reservations);
+        for (id, nexus) in &mut self.nexuses {
+            if by == Some(*id) {
+                continue;
+            }
+            match told(&old, &self.reservations, &nexus.name) {
+                Some(Told::Cleared) => nexus.attentions.add(Attention::ReservationsCleared),
+                Some(Told::Released) => nexus.attentions.add(Attention::ReservationReleased),
+                Some(Told::Removed) => nexus.attentions.add(Attention::RegistrationRemoved),
+                None => {}
+            }
+        }
+    }
+
+    /// Whether a reservation of either kind prevents a command. Commands of reservations have rules of their own.
+    pub(super) fn prevent(&self, id: NexusId, touches: Touches) -> bool {
+        let Some(nexus) = self.nexuses.get(&id) else { return true };
+        match touches {
+            Touches::Never | Touches::Paths | Touches::Reservations => false,
+            _ => self.reserved.is_some_and(|by| by != id) || self.reservations.prevent(&nexus.name, touches),
+        }
+    }
+
+    /// Who has it by RESERVE(6).
+    pub(super) fn reserved(&self) -> Option<NexusId> {
+        self.reserved
+    }
+
+    pub(super) fn set_reserved(&mut self, by: Option<NexusId>) {
+        self.reserved = by;
+    }
+
+    /// Whether nothing is locked and no task is there.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.blocks.is_empty()
+            && self.changes.is_empty()
+            && self.awaiting_end.is_empty()
+            && self
+                .nexuses
+                .values()
+                .all(|nexus| nexus.tasks == 0 && nexus.ended == 0 && nexus.resumed.is_empty())
+    }
+}
+
+impl Nexus {
+    fn end_tasks(&mut self) {
+        if self.tasks > 0 {
+            self.is_ended = true;
+            self.generation += 1;
+            self.ended += std::mem::take(&mut self.tasks);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! Logical units of SCSI: what the sessions of a volume's clients share, and sessions that stand by.
+//!
+//! A client with several paths has a session at each of some nodes. Those at nodes that do not own the volume stand by: they are answered, and
+//! carry nothing out.
+//!
+//! ```text
+//!  Waits ─ this node serves the volume ─▶ Announced ─ let in by core, and the reservations were read since ─▶ a client
+//!    ▲                                        │
+//!    └──── the volume is not served here ─────┘
+//! ```
+//!
+//! - **U1. A client is let in to a unit only when its reservations were read after the claim by which this node owns the volume.** A
+//!   change that takes something from other sessions is confirmed only if the node that has asked for it owned the volume after the
+//!   configuration had it. So an owner has all such changes that were confirmed before it serves.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use foldhash::fast::RandomState;
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::volume::Status;
+use loadline_san_export::front_ends::{AnySession, Opening};
+use loadline_san_export::scsi::reservations::Reservations;
+use loadline_san_export::scsi::task::ChangeFailed;
+use loadline_san_export::scsi::unit::{About, SharedUnit, Unit};
+use loadline_san_export::session::Session as _;
+
+use super::EventLoop;
+use super::client::{Client, ClientOrigin, StandsBy};
+use super::command::{LoopEvent, NewClient};
+use super::route::Local;
+use super::why::{Why, has_room, is_stranger};
+
+/// The logical unit of a volume at this node.
+struct UnitHost {
+    unit: SharedUnit,
+    /// Its reservations were read since this node owns the volume (rule U1).
+    is_fresh: bool,
+    /// The number by which they are asked for: a new one whenever the volume was lost.
+    wanted: u64,
+    /// Clients that core has let in meanwhile.
+    held: Vec<NewClient>,
+}
+
+/// The logical units of a loop.
+#[derive(Default)]
+pub(super) struct Units(HashMap<VolumeId, UnitHost, RandomState>);
+
+impl Units {
+    /// The unit of a volume, for a session of its own.
+    pub(super) fn unit(&self, id: VolumeId) -> Option<SharedUnit> {
+        self.0.get(&id).map(|host| host.unit.clone())
+    }
+
+    /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
+    pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
+        let of = |(id, host): (&VolumeId, &UnitHost)| {
+            let unit = host.unit.borrow();
+            unit.initiators().map(|(name, is_active)| (*id, name.to_owned(), is_active)).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+}
+
+impl EventLoop {
+    /// A volume has this logical unit. `wanted`: its reservations were read after the loop asked for that by this number.
+    pub(super) fn set_unit(
+        &mut self,
+        id: VolumeId,
+        about: About,
+        reservations: Reservations,
+        wanted: Option<u64>,
+    ) {
+        match self.units.0.get_mut(&id) {
+            Some(host) => {
+                let mut unit = host.unit.borrow_mut();
+                unit.change(about);
+                unit.learn(reservations);
+            }
+            None => {
+                let unit = Rc::new(RefCell::new(Unit::new(about, reservations)));
+                let host = UnitHost { unit, is_fresh: false, wanted: 0, held: Vec::new() };
+                self.units.0.insert(id, host);
+            }
+        }
+        self.wake_units(id);
+        let Some(host) = self.units.0.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
+        host.is_fresh = true;
+        if self.volumes.get(id).is_some_and(|host| host.attached) {
+            self.let_in_to_unit(id);
+        }
+    }
+
+    /// A volume has no logical unit any more: it is attached nowhere.
+    pub(super) fn remove_unit(&mut self, id: VolumeId) {
+        if self.units.0.remove(&id).is_some() {
+            let is_its = |client: &Client| client.volume == id && client.session.protocol().stands_by();
+            self.front_ends.disconnect_all(&mut self.uring, is_its, &Why::Detached);
+            self.drop_gone();
+        }
+    }
+
+    /// What sessions of a unit are to tell their clients may have changed.
+    fn wake_units(&mut self, id: VolumeId) {
+        let keys: Vec<u32> = self.front_ends.keys_of(id, |client| client.session.protocol().stands_by());
+        keys.into_iter().for_each(|key| self.front_ends.receive_soon(key));
+    }
+
+    // ---- standing by -----------------------------------------------------------------------------------
+
+    /// A client has come to a volume that this node does not serve: it stands by.
+    pub(super) fn new_standby(&mut self, new: NewClient) {
+        let is_new_stranger = is_stranger(new.certificate.as_deref(), &new.from);
+        let strangers = || self.front_ends.strangers();
+        if !has_room(self.front_ends.len(), strangers, is_new_stranger) {
+            return super::why::refuse(new, &Why::TooMany);
+        }
+        let id = new.volume;
+        self.open_on_unit(new, Some(StandsBy::Waits));
+        self.announce_standby(id);
+    }
+
+    /// Opens the session of a client on the unit of its volume.
+    pub(super) fn open_on_unit(&mut self, new: NewClient, standby: Option<StandsBy>) {
+        let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, certificate, .. } =
+            new;
+        let origin = ClientOrigin { from, name, session, certificate };
+        let unit = self.units.unit(volume);
+        let attachment = self.volumes.attachment(volume).filter(|_| standby.is_none());
+        let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment, unit };
+        match AnySession::open(protocol, opening) {
+            Ok(session) => {
+                let mut client = Client::new(session, volume, origin);
+                client.standby = standby;
+                if standby.is_none()
+                    && let Some(host) = self.volumes.get_mut(volume)
+                {
+                    host.clients += 1;
+                    if let Some(attachment) = attachment {
+                        client.session.attached(attachment);
+                    }
+                }
+                self.front_ends.add(self.keys.take(), client);
+            }
+            Err(why) => origin.log_end(&Why::Refused(why.to_string())),
+        }
+    }
+
+    /// If this node serves a volume for which clients stand by, they are announced to core, which counts them (rule T12).
+    pub(super) fn announce_standby(&mut self, id: VolumeId) {
+        let serves = |status| !matches!(status, Status::Watching | Status::Blocked);
+        if !self.front_ends.stand_by(id)
+            || !self.volumes.get(id).is_some_and(|host| serves(host.volume.status()))
+        {
+            return;
+        }
+        let mut some = false;
+        for client in self.front_ends.of_volume(id).filter(|client| client.standby == Some(StandsBy::Waits)) {
+            client.standby = Some(StandsBy::Announced);
+            some = true;
+        }
+        if some {
+            // Not from within a step: this may be one.
+            self.local.push_back(Local::Attach(id));
+        }
+    }
+
+    /// Whether clients that stand by were announced.
+    pub(super) fn has_announced_standby(&mut self, id: VolumeId) -> bool {
+        self.front_ends.stand_by(id)
+            && self.front_ends.of_volume(id).any(|client| client.standby == Some(StandsBy::Announced))
+    }
+
+    /// Clients that were announced may come in. They do as soon as the unit's reservations were read.
+    pub(super) fn unit_attached(&mut self, id: VolumeId) {
+        match self.units.0.get(&id) {
+            Some(host) if host.is_fresh => self.let_in_to_unit(id),
+            Some(host) => (self.report)(LoopEvent::UnitWanted(id, host.wanted)),
+            None => {}
+        }
+    }
+
+    /// A client of a unit that core has let in: it comes in as soon as the unit's reservations were read.
+    pub(super) fn hold_for_unit(&mut self, new: NewClient) {
+        match self.units.0.get_mut(&new.volume) {
+            Some(host) if host.is_fresh => self.open_on_unit(new, None),
+            Some(host) => host.held.push(new),
+            None => super::why::refuse(new, &Why::Detached),
+        }
+    }
+
+    fn let_in_to_unit(&mut self, id: VolumeId) {
+        let held = self.units.0.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
+        for new in held {
+            match self.volumes.get(id).is_some_and(|host| host.is_old(&new)) {
+                true => super::why::refuse(new, &Why::Old),
+                false => self.open_on_unit(new, None),
+            }
+        }
+        let Some(attachment) = self.volumes.attachment(id) else { return };
+        let announced = self.front_ends.keys_of(id, |client| client.standby == Some(StandsBy::Announced));
+        for key in announced {
+            if let Some(client) = self.front_ends.get_mut(key) {
+                client.standby = None;
+                client.session.attached(attachment);
+                self.front_ends.stands_by_no_more(id);
+                self.front_ends.receive_soon(key);
+                if let Some(host) = self.volumes.get_mut(id) {
+                    host.clients += 1;
+                }
+            }
+        }
+    }
+
+    /// The volume is not served here any more: clients that stand by go on with that, and the reservations may change.
+    pub(super) fn units_detached(&mut self, id: VolumeId) {
+        if let Some(host) = self.units.0.get_mut(&id) {
+            host.is_fresh = false;
+            host.wanted += 1;
+            host.unit.borrow_mut().deactivate_all();
+            let held = std::mem::take(&mut host.held);
+            held.into_iter().for_each(|new| super::why::refuse(new, &Why::Detached));
+        }
+        if self.front_ends.stand_by(id) {
+            for client in self.front_ends.of_volume(id).filter(|client| client.standby.is_some()) {
+                client.standby = Some(StandsBy::Waits);
+            }
+        }
+    }
+
+    /// Reports the initiators whose commands were refused because their sessions stand by.
+    pub(super) fn report_refused(&mut self) {
+        for (id, host) in &self.units.0 {
+            let refused = host.unit.borrow_mut().take_refused();
+            if !refused.is_empty() {
+                (self.report)(LoopEvent::UnitRefused(*id, refused));
+            }
+        }
+    }
+
+    // ---- changes ---------------------------------------------------------------------------------------
+
+    /// Reports the changes that sessions want.
+    pub(super) fn report_changes(&mut self) {
+        for (volume, client, ticket, change) in self.front_ends.take_changes() {
+            (self.report)(LoopEvent::UnitChange(volume, client, ticket, Box::new(change)));
+        }
+    }
+
+    /// A change was made, or not.
+    pub(super) fn unit_changed(&mut self, client: u32, ticket: u32, result: Result<(), ChangeFailed>) {
+        if let Some(of) = self.front_ends.get_mut(client) {
+            of.session.changed(ticket, result);
+            self.front_ends.has_answers(client);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Logical units of SCSI: what the loops know of each volume that initiators reach, and changes of the configuration that they ask for.
+//!
+//! Persistent reservations are kept in the configuration under `reservation/<volume>`, so they survive the owner. See rule U1 in
+//! `event_loop/units` for how an owner has all of them before it serves.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use loadline_san_core::ids::VolumeId;
+use loadline_san_core::layout::BLOCK;
+use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::scsi::reservations::Reservations;
+use loadline_san_export::scsi::task::{Change, ChangeFailed};
+use loadline_san_export::scsi::unit::{About, AccessState, Port};
+use loadline_san_protocol::record;
+
+use super::Node;
+use super::listeners::most_of;
+use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, VolumeState, change};
+use crate::event_loop::command::LoopCommand;
+
+/// How long after a read of the configuration has failed the next one begins.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long a change may take: initiators give up after 15 s.
+const CHANGED: Duration = Duration::from_secs(10);
+/// Numbers of target port groups: one less than this, a prime, so that nodes seldom have the same.
+const GROUPS: u32 = 65_521;
+
+/// An initiator whose commands are refused for so long because its session stands by may have no path to the owner.
+const REFUSED: Duration = Duration::from_secs(2);
+/// So long after the last of them it is forgotten: its I/O goes on elsewhere.
+const FORGOTTEN: Duration = Duration::from_millis(1500);
+
+/// Since when commands of initiators are refused here, and when one was last, by the volume and the initiator.
+pub(super) type RefusedInitiators = BTreeMap<(u64, String), (Instant, Instant)>;
+
+/// What loops know of logical units, as they were told.
+pub(super) type KnownUnits = BTreeMap<u64, (About, Reservations)>;
+
+/// The target port group of a node, and the tag of its portal group.
+pub(super) fn group_of(node: u32) -> u16 {
+    (node % GROUPS) as u16 + 1
+}
+
+/// The portals at which initiators reach volumes, each with its group.
+pub(super) fn portals(catalog: &Catalog) -> Vec<(SocketAddr, u16)> {
+    let nodes = catalog.nodes.iter();
+    nodes.filter_map(|(id, (node, _))| Some((node.endpoint(Protocol::Iscsi)?, group_of(*id)))).collect()
+}
+
+/// The reservations of a volume; none, if nothing is kept.
+fn reservations_of(catalog: &Catalog, id: u64) -> Reservations {
+    catalog.reservations.get(&id).map(|(of, _)| of.clone()).unwrap_or_default()
+}
+
+/// The logical unit of a volume as a catalog has it, at this node; `None` if initiators do not reach it.
+fn unit_of(catalog: &Catalog, id: u64, me: u32) -> Option<(About, Reservations)> {
+    let (cluster, _) = catalog.cluster.as_ref()?;
+    let (volume, _) = catalog.volumes.get(&id)?;
+    if volume.attached.is_none() || volume.state != VolumeState::Ready {
+        return None;
+    }
+    let record = record::decode(&catalog.records.get(&id)?.value).ok()?;
+    let ports = catalog.nodes.keys().map(|node| {
+        let owns = record.owner.node.0 == *node;
+        let state = if owns { AccessState::ActiveOptimized } else { AccessState::Standby };
+        (group_of(*node), Port { group: group_of(*node), state })
+    });
+    // Two nodes with one number are one group.
+    let ports: BTreeMap<u16, Port> = ports.collect();
+    let about = About {
+        cluster: u128::from_str_radix(&cluster.id, 16).ok()?,
+        volume: id,
+        name: volume.name.clone(),
+        bytes: record.blocks * BLOCK,
+        most: most_of(volume),
+        ports: ports.into_values().collect(),
+        here: group_of(me),
+    };
+    Some((about, reservations_of(catalog, id)))
+}
+
+impl Node {
+    /// Tells the loops about logical units that have changed.
+    pub(super) fn follow_units(&self) {
+        let ids: Vec<u64> = {
+            let state = self.state();
+            state.catalog.volumes.keys().chain(state.units.keys()).copied().collect()
+        };
+        ids.into_iter().for_each(|id| self.tell_unit(id, None));
+    }
+
+    /// Tells the loop of a volume about its logical unit, if it has changed, or if the loop has asked for it by this number.
+    pub(super) fn tell_unit(&self, id: u64, wanted: Option<u64>) {
+        // While the state is locked: what is told later was known later.
+        let mut state = self.state();
+        let now = unit_of(&state.catalog, id, self.id());
+        let is_known = state.units.get(&id) == now.as_ref();
+        if is_known && (wanted.is_none() || now.is_none()) {
+            return;
+        }
+        let orders = self.loop_of(id);
+        match now {
+            Some((about, reservations)) => {
+                state.units.insert(id, (about.clone(), reservations.clone()));
+                let (about, reservations) = (Box::new(about), Box::new(reservations));
+                orders.give(LoopCommand::Unit(VolumeId(id), about, reservations, wanted));
+            }
+            None => {
+                state.units.remove(&id);
+                orders.give(LoopCommand::NoUnit(VolumeId(id)));
+            }
+        }
+    }
+
+    /// A loop owns a volume, and asks by this number for the reservations of its logical unit.
+    pub(super) fn unit_wanted(&self, id: u64, number: u64) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            while this.refresh().await.is_err() {
+                if !this.state().volumes.contains_key(&id) {
+                    return;
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+            this.tell_unit(id, Some(number));
+        });
+    }
+
+    /// Commands of these initiators were refused, because their sessions here stand by. If that goes on, the volume is moved here, unless the
+    /// initiator has a session with the owner: it has lost its path there, and no command says so.
+    pub(super) fn unit_refused(&self, id: u64, initiators: &[String]) {
+        let now = Instant::now();
+        for initiator in initiators {
+            let is_due = {
+                let refused = &mut self.state().refused_initiators;
+                refused.retain(|_, (_, last)| now.duration_since(*last) < FORGOTTEN);
+                let (since, last) = refused.entry((id, initiator.clone())).or_insert((now, now));
+                *last = now;
+                let is_due = now.duration_since(*since) >= REFUSED;
+                if is_due {
+                    *since = now;
+                }
+                is_due
+            };
+            if is_due {
+                let (this, initiator) = (self.clone(), initiator.clone());
+                tokio::spawn(async move { this.move_for(id, &initiator).await });
+            }
+        }
+    }
+
+    /// Moves a volume here for an initiator that does not reach its owner, if every initiator that does has a session here, too.
+    async fn move_for(&self, id: u64, initiator: &str) {
+        let Some(owner) = self.record(id).map(|record| record.owner.node.0).filter(|of| *of != self.id())
+        else {
+            return;
+        };
+        let reports = self.initiators_at(owner).await;
+        let (Some(there), Some(here)) = (reports, self.initiators_at(self.id()).await) else { return };
+        let mut active = there.iter().filter(|of| of.volume == id && of.is_active);
+        let stands_by = |name: &str| here.iter().any(|of| of.volume == id && of.name == name);
+        if !stands_by(initiator) || active.any(|of| of.name == initiator || !stands_by(&of.name)) {
+            return;
+        }
+        let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
+        let Some(name) = name else { return };
+        tracing::info!(
+            volume = name,
+            "initiator {initiator} has no session with the owner of volume {name}, and sends its commands to this node: the volume is \
+             moved here"
+        );
+        if let Err(why) = self.attach_volume(&name, Some(self.name()), None).await {
+            tracing::warn!(volume = name, "volume {name} was not moved here: {why}");
+        }
+    }
+
+    /// A client of a logical unit wants a change.
+    pub(super) fn unit_change(&self, id: u64, client: u32, ticket: u32, change: Change) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let changed = tokio::time::timeout(CHANGED, this.change_unit(id, change)).await;
+            let result = changed.unwrap_or(Err(ChangeFailed::Unavailable));
+            this.loop_of(id).give(LoopCommand::UnitChanged(client, ticket, result));
+        });
+    }
+
+    async fn change_unit(&self, id: u64, change: Change) -> Result<(), ChangeFailed> {
+        match change {
+            Change::Reserve { from, to, restricts } => {
+                self.change_reservations(id, from, to, restricts).await
+            }
+            Change::Activate(group) if group == group_of(self.id()) => {
+                let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
+                let name = name.ok_or(ChangeFailed::Unavailable)?;
+                let own = self.name().to_owned();
+                tracing::info!(volume = name, "an initiator moves volume {name} to this node");
+                let attached = self.attach_volume(&name, Some(&own), None).await;
+                attached.map(drop).map_err(|_| ChangeFailed::Unavailable)
+            }
+            Change::Activate(_) => Err(ChangeFailed::Unavailable),
+        }
+    }
+
+    /// Changes the reservations of a volume. A change that takes something from other sessions is confirmed only if this node owned the
+    /// volume after the configuration had it (rule U1).
+    async fn change_reservations(
+        &self,
+        id: u64,
+        from: Reservations,
+        to: Reservations,
+        restricts: bool,
+    ) -> Result<(), ChangeFailed> {
+        let committed = self.config().call(move |store| {
+            let catalog = Catalog::read(store)?;
+            if reservations_of(&catalog, id) != from || !catalog.volumes.contains_key(&id) {
+                return Ok(false);
+            }
+            let version = catalog.reservations.get(&id).map(|(_, version)| *version);
+            store.commit(&[change(format!("reservation/{id}"), version, &to)])
+        });
+        let committed = committed.await.map_err(|_: ConfigError| ChangeFailed::Unavailable)?;
+        self.refresh().await.map_err(|_| ChangeFailed::Unavailable)?;
+        self.tell_unit(id, None);
+        if !committed {
+            return Err(ChangeFailed::Differs);
+        }
+        let owns = || self.record(id).is_some_and(|record| record.owner == self.0.me);
+        if !restricts || owns() { Ok(()) } else { Err(ChangeFailed::Unavailable) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_have_groups_that_are_not_zero() {
+        for node in [0, 1, 7, GROUPS - 1, GROUPS, u32::MAX] {
+            assert_ne!(group_of(node), 0);
+        }
+        assert_ne!(group_of(1), group_of(2));
+    }
+}

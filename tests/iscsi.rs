@@ -1,0 +1,158 @@
+//! Volumes as targets of iSCSI, at nodes that are real processes: for libiscsi's tests, its tools, and QEMU's initiator.
+
+mod nodes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nodes::{Cluster, run};
+
+/// How long the whole suite of libiscsi may take.
+const SUITE: Duration = Duration::from_secs(240);
+
+/// How initiators reach a volume at a node, as `volume attach` tells it.
+fn uri(cluster: &Cluster, node: u8, volume: &str) -> String {
+    let shown = cluster.loadline(&["volume", "attach", volume, "--node", &format!("node-{node}"), "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("it is JSON");
+    shown["ways"]["iscsi"]["network"].as_str().expect("initiators reach it").to_string()
+}
+
+/// The same volume at another node.
+fn at(cluster: &Cluster, uri: &str, node: u8) -> String {
+    let (_, rest) = uri.trim_start_matches("iscsi://").split_once(':').expect("it has a port");
+    format!("iscsi://{}:{rest}", cluster.address(node))
+}
+
+/// The output of a command that may fail, and whether it succeeded; it ends within this time.
+fn tried(program: &str, words: &[&str], limit: Duration) -> (bool, String) {
+    let mut command = Command::new("timeout");
+    command.arg(limit.as_secs().to_string()).arg(program).args(words);
+    let output = command.stdin(Stdio::null()).output().expect("./dev setup --tests installs it");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What libiscsi's suite says of each of its tests.
+#[derive(Debug, Default)]
+struct Suite {
+    passed: BTreeSet<String>,
+    failed: BTreeMap<String, String>,
+    skipped: BTreeMap<String, String>,
+}
+
+/// Reads the output of `iscsi-test-cu`. It says `Test: NAME ...` and `passed` or `FAILED`, and lines of `[SKIPPED]` between.
+fn read(text: &str) -> Suite {
+    let mut suite = Suite::default();
+    let (mut family, mut said) = (String::new(), String::new());
+    let mut name: Option<String> = None;
+    for line in text.lines() {
+        if let Some(rest) = line.trim_start().strip_prefix("Suite: ") {
+            family = rest.trim().to_string();
+            continue;
+        }
+        let mut rest = line;
+        if let Some((_, test)) = line.split_once("Test: ") {
+            let (test, behind) = test.split_once(" ...").unwrap_or((test, ""));
+            (name, rest) = (Some(format!("{family}.{}", test.trim())), behind);
+            said.clear();
+        }
+        said.push_str(rest);
+        said.push('\n');
+        // A line of a test may say [FAILED] of a command which is repeated.
+        let has_failed = rest.trim() == "FAILED";
+        let is_over = rest.starts_with("passed") || has_failed;
+        let Some(test) = name.take_if(|_| is_over) else { continue };
+        if has_failed {
+            suite.failed.insert(test, said.clone());
+        } else if let Some(why) = said.lines().find(|line| line.contains("[SKIPPED]")) {
+            let why = why.split_once("[SKIPPED]").map_or("", |(_, why)| why.trim());
+            suite.skipped.insert(test, why.to_string());
+        } else {
+            suite.passed.insert(test);
+        }
+    }
+    suite
+}
+
+/// Tests in a list, one in a line, with a reason behind it.
+fn listed(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| line.split_whitespace().next().expect("it has a name").to_string()).collect()
+}
+
+#[test]
+fn the_tests_of_libiscsi_fail_nowhere_and_skip_only_what_a_volume_does_not_have() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB"]);
+    let uri = uri(&cluster, 1, "disk");
+    let begun = Instant::now();
+    // Both of its outputs in the order in which it writes them.
+    let line = format!("exec stdbuf -o0 iscsi-test-cu --dataloss --verbose '{uri}' '{uri}' 2>&1");
+    let (_, text) = tried("sh", &["-c", &line], SUITE);
+    let suite = read(&text);
+    let skipped: BTreeSet<String> = suite.skipped.keys().cloned().collect();
+    assert!(begun.elapsed() < SUITE, "it hangs; it said last: {}", &text[text.len().saturating_sub(2000)..]);
+    let failed: BTreeSet<String> = suite.failed.keys().cloned().collect();
+    assert_eq!(failed, listed(include_str!("iscsi/wrong.txt")), "{:#?}", suite.failed);
+    assert_eq!(skipped, listed(include_str!("iscsi/skipped.txt")), "{:#?}", suite.skipped);
+    assert!(text.contains("Run Summary"), "it did not end: {text}");
+    assert!(suite.passed.len() > 200, "{} passed: {text}", suite.passed.len());
+}
+
+#[test]
+fn qemu_copies_an_image_to_a_volume_and_back() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB"]);
+    let uri = uri(&cluster, 1, "disk");
+    let folder = tempfile::tempdir().expect("there is room");
+    let [before, after] = ["before", "after"].map(|name| folder.path().join(name).display().to_string());
+    let mut bytes = vec![0; 32 << 20];
+    let mut state = 7u64;
+    // Every other mebibyte has data.
+    for (at, byte) in bytes.iter_mut().enumerate().filter(|(at, _)| (at >> 20) % 2 == 0) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at as u64 | 1);
+        *byte = (state >> 56) as u8;
+    }
+    fs::write(&before, &bytes).expect("there is room");
+    run(Command::new("qemu-img").args(["convert", "-n", "-f", "raw", "-O", "raw", &before, &uri]));
+    run(Command::new("qemu-img").args(["convert", "-f", "raw", "-O", "raw", &uri, &after]));
+    assert!(fs::read(&after).expect("it was written") == bytes, "it is another one");
+    run(Command::new("qemu-img").args(["compare", "-f", "raw", "-F", "raw", &before, &uri]));
+}
+
+#[test]
+fn each_node_is_a_path_and_the_owner_the_active_one() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--copies", "3"]);
+    let first = uri(&cluster, 1, "disk");
+    let limit = Duration::from_secs(20);
+    let (listed, text) = tried("iscsi-ls", &[&format!("iscsi://{}", cluster.address(2))], limit);
+    assert!(listed, "{text}");
+    for node in 1..=3 {
+        assert!(text.contains(&cluster.address(node).to_string()), "node {node} is a portal: {text}");
+    }
+    let reads = |cluster: &Cluster, node| {
+        tried("qemu-io", &["-r", "-f", "raw", "-c", "read 0 4k", &at(cluster, &first, node)], limit)
+    };
+    assert!(reads(&cluster, 1).0, "{}", reads(&cluster, 1).1);
+    let (_, text) = tried("iscsi-inq", &[&first], limit);
+    assert!(text.contains("LOADLINE") && text.contains("VOLUME"), "{text}");
+    // Nodes that do not own it stand by. libiscsi asks first whether the unit is ready.
+    for node in [2, 3] {
+        let (answered, text) = reads(&cluster, node);
+        assert!(!answered && text.contains("NOT READY"), "{text}");
+    }
+    // Node 2 becomes the owner, and node 1 stands by.
+    uri(&cluster, 2, "disk");
+    assert!(reads(&cluster, 2).0, "{}", reads(&cluster, 2).1);
+    assert!(!reads(&cluster, 1).0);
+    // It dies, and another one is the owner.
+    cluster.kill(2);
+    let begun = Instant::now();
+    while !reads(&cluster, 1).0 && !reads(&cluster, 3).0 {
+        assert!(begun.elapsed() < limit, "no node has taken it over");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,86 @@
+//! A host with open-iscsi and multipath-tools, a virtual machine, has a session with each node of a cluster: its file system lives through
+//! the death of the owner, through moves, and through cuts of its paths.
+
+#[path = "iscsi_guest/cluster.rs"]
+mod cluster;
+#[path = "iscsi_guest/mod.rs"]
+#[allow(dead_code, reason = "targets of others use the rest")]
+mod iscsi_guest;
+#[allow(dead_code, reason = "the fault scripts use the rest")]
+#[path = "hosts/netns.rs"]
+mod netns;
+mod nodes;
+
+use std::time::Duration;
+
+use cluster::San;
+use iscsi_guest::guest::Guest;
+use iscsi_guest::image::Image;
+use iscsi_guest::paths::{self, Use};
+use netns::Network;
+
+/// How long it may take until the paths are known to be others.
+const CHANGES: Duration = Duration::from_secs(40);
+/// How long I/O may stop when the owner dies.
+const STALL: Duration = Duration::from_secs(5);
+/// Nodes, and the host of the machine behind them.
+const NODES: usize = 3;
+/// The name of the machine as an initiator.
+const INITIATOR: &str = "iqn.2026-01.org.example:guest-3";
+
+#[test]
+fn a_file_system_lives_while_the_owner_of_its_disk_dies_and_the_disk_moves() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("network namespaces need root: not tested");
+        return;
+    }
+    netns::remove_leftovers();
+    let (network, folder) = (Network::new(0, NODES + 1), netns::folder(0));
+    let image = Image::build(&folder, "");
+    let mut san = San::start(&network, NODES, &folder);
+    san.at(0, &["volume", "create", "disk", "--size", "96MiB", "--copies", "3"]);
+    san.at(0, &["volume", "attach", "disk", "--node", "node-0"]);
+    let mut guest = Guest::boot(&image, &network, NODES, &folder);
+    let guest = &mut guest;
+    let portals: Vec<String> = san.addresses().iter().map(ToString::to_string).collect();
+    let [a, b, c] = [0, 1, 2].map(|host| portals[host].as_str());
+
+    // It is a stranger until it is named.
+    let refused =
+        guest.ask(&format!("iscsiadm -m discovery -t sendtargets -p {a} && iscsiadm -m node --login"));
+    assert_ne!(refused.code, 0, "{}", refused.text);
+    san.at(0, &["volume", "access", "disk", "--initiator", INITIATOR]);
+    paths::log_in(guest, &portals[..1]);
+    paths::wait_for(guest, &[(a, Use::Ready), (b, Use::Standby), (c, Use::Standby)], CHANGES);
+    let device = paths::device(guest);
+    guest.run(&format!("mkfs.ext4 -q {device} && mount {device} /mnt"));
+    paths::start_load(guest, "/mnt", 2);
+    paths::goes_on(guest, 20, CHANGES);
+
+    // The volume moves.
+    san.at(0, &["volume", "attach", "disk", "--node", "node-1"]);
+    paths::wait_for(guest, &[(a, Use::Standby), (b, Use::Ready), (c, Use::Standby)], CHANGES);
+    paths::goes_on(guest, 20, CHANGES);
+    // Its owner dies.
+    san.kill(1);
+    paths::goes_on(guest, 20, CHANGES);
+    let done = paths::stop_load(guest);
+    println!("{done:?} with a move and a death of the owner");
+    assert!(done.stalled < STALL, "{done:?}");
+    paths::start_load(guest, "/mnt", 2);
+    san.start_node(1);
+    san.await_healthy(1, "disk");
+    paths::goes_on(guest, 20, CHANGES);
+
+    let done = paths::stop_load(guest);
+    let checked = paths::check_load(guest, &device, "/mnt");
+    println!("{done:?}, {checked} places checked");
+    assert!(done.writes >= 20 && checked >= 20, "{done:?}, {checked}");
+    assert!(done.stalled < STALL, "{done:?}");
+    guest.run(&format!("umount /mnt && e2fsck -fn {device}"));
+    assert_eq!(guest.errors(), [""; 0]);
+    guest.run("multipath -F && iscsiadm -m node --logout");
+    drop(san);
+    drop(network);
+    let _ = std::fs::remove_dir_all(folder);
+}
