@@ -39,6 +39,7 @@ pub(crate) mod allocation;
 mod clocks;
 mod connection;
 mod error;
+mod events;
 mod forward;
 mod home;
 mod leaving;
@@ -66,6 +67,7 @@ mod under_way;
 mod unfinished;
 mod units;
 mod unproved;
+mod unserved;
 mod unusable;
 mod volume_sockets;
 mod waiting;
@@ -93,7 +95,7 @@ use crate::config;
 use crate::config::catalog::{Catalog, Limit, Reserve, SocketPlace};
 use crate::config::service::Config;
 use crate::config::url::StoreUrl;
-use crate::event_loop::command::{LoopCommand, LoopEvent, LoopState, NotOpened};
+use crate::event_loop::command::{LoopCommand, LoopState};
 use crate::event_loop::{LoopOptions, LoopSender};
 use crate::identity::accesses::Accesses;
 use crate::node::manage::follow::Samples;
@@ -110,8 +112,9 @@ use security::Security;
 use sessions::Sessions;
 use store_state::StoreState;
 use under_way::UnderWay;
-use units::{KnownUnits, RefusedInitiators};
+use units::KnownUnits;
 pub(crate) use unproved::{Entered, Evicted, Unproved};
+use unserved::UnservedInitiators;
 use volume_sockets::VolumeSocket;
 use waiting::WaitingAttachments;
 
@@ -179,8 +182,8 @@ pub(crate) struct NodeState {
     waiting: WaitingAttachments,
     /// What the loops know of logical units.
     units: KnownUnits,
-    /// Initiators whose commands are refused here.
-    refused_initiators: RefusedInitiators,
+    /// Initiators that may not reach their volumes by any path.
+    unserved: UnservedInitiators,
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
@@ -459,110 +462,6 @@ impl Node {
             }
         });
         waited.await.is_ok()
-    }
-
-    /// Carries out what the loops request.
-    async fn handle_events(&self, mut reports: tokio::sync::mpsc::UnboundedReceiver<(u32, LoopEvent)>) {
-        while let Some((number, report)) = reports.recv().await {
-            *self.state().events.entry(number).or_default() += 1;
-            match report {
-                LoopEvent::ReadRecord(volume, asked_at) => {
-                    self.0.config.read_record(volume, asked_at, self.loop_of(volume.0).clone());
-                }
-                LoopEvent::QueryNodes(nodes, within_ns) => {
-                    self.ask_whether_they_run(&nodes, Duration::from_nanos(within_ns));
-                }
-                LoopEvent::Prove(node, connection) => self.prove_for_loop(number, node, connection),
-                LoopEvent::Propose(volume, record, replaces) => {
-                    self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
-                }
-                LoopEvent::Attached(volume) => {
-                    self.open_volume_sockets(volume.0, self.socket_here(volume.0));
-                    self.state().attached.insert(volume.0);
-                }
-                LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
-                LoopEvent::WaitingStarted(volume, number) => self.waiting_started(volume.0, number),
-                LoopEvent::WaitingLetIn(volume, number) => self.waiting_let_in(volume.0, number),
-                LoopEvent::WaitingGone(volume, number) => self.waiting_gone(volume.0, number),
-                LoopEvent::UnitWanted(volume, number) => self.unit_wanted(volume.0, number),
-                LoopEvent::UnitRefused(volume, initiators) => self.unit_refused(volume.0, &initiators),
-                LoopEvent::UnitChange(volume, client, ticket, change) => {
-                    self.unit_change(volume.0, client, ticket, *change);
-                }
-                LoopEvent::Blocked(volume, why) => self.log_blocked(volume.0, why.as_deref()),
-                LoopEvent::CommandDone(number, result) => {
-                    if let Some(waits) = self.state().pending_commands.remove(&number) {
-                        let _ = waits.send(result);
-                    }
-                }
-                LoopEvent::Opened(replica, Err(NotOpened { why, failed })) => {
-                    let mut state = self.state();
-                    // It is tried again, later.
-                    state.replicas.remove(&replica.0);
-                    let before = state.unopened.insert(replica.0, (Instant::now(), why.clone(), failed));
-                    drop(state);
-                    if before.is_none_or(|(_, before, _)| before != why) {
-                        tracing::warn!(
-                            replica = replica.0,
-                            "{} is not opened: {why}",
-                            self.name_replica(replica.0)
-                        );
-                    }
-                    self.reconcile_soon();
-                }
-                LoopEvent::Opened(replica, Ok(())) => {
-                    {
-                        let mut state = self.state();
-                        state.unopened.remove(&replica.0);
-                        state.opened.insert(replica.0, None);
-                    }
-                    self.reconcile_soon();
-                }
-                LoopEvent::Unusable(replica, unusable) => {
-                    if let Some(unusable) = &unusable {
-                        let (copy, state) = (self.name_replica(replica.0), unusable.state());
-                        tracing::warn!(
-                            replica = replica.0,
-                            "{copy} is {state}, so this node does not use it: {}",
-                            unusable.why()
-                        );
-                    }
-                    self.state().opened.insert(replica.0, unusable);
-                    self.reconcile_soon();
-                }
-                LoopEvent::CacheGivenBack(replica) => self.cache_given_back(replica.0),
-                LoopEvent::Closed(replica) => {
-                    if let Some(waits) = self.state().closing.remove(&replica.0) {
-                        let _ = waits.send(());
-                    }
-                }
-                LoopEvent::State(state) => {
-                    let mut known = self.state();
-                    known.loops[number as usize] = state;
-                    known
-                        .state_requests
-                        .remove(&number)
-                        .into_iter()
-                        .flatten()
-                        .for_each(|waits| _ = waits.send(()));
-                }
-                LoopEvent::Ended => return,
-            }
-            self.0.happened.notify_waiters();
-        }
-    }
-
-    /// One line when a volume becomes blocked, and one when it is not any more.
-    fn log_blocked(&self, id: u64, why: Option<&str>) {
-        let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
-        let name = name.unwrap_or_else(|| format!("with id {id}"));
-        match why {
-            Some(why) => tracing::error!(
-                volume = name,
-                "volume {name} is blocked: {why}. Put the newer configuration back, or choose the copy to continue with: 'loadline volume show {name}' shows the state of each copy"
-            ),
-            None => tracing::info!(volume = name, "volume {name} is not blocked any more"),
-        }
     }
 
     /// Has all loops report their state. Whether all did so within 2 s.

@@ -102,8 +102,9 @@ impl Session {
             return;
         }
         let nexus = unit.enter(self.name.clone());
-        if self.is_serving {
-            unit.activate(nexus);
+        match self.is_serving {
+            true => unit.activate(nexus),
+            false => unit.stands_by(&self.name),
         }
         self.nexus = Some(nexus);
         self.tasks.enter(nexus);
@@ -369,7 +370,11 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(nexus) = self.nexus {
-            self.unit.borrow_mut().leave(nexus);
+            let mut unit = self.unit.borrow_mut();
+            match self.leaving {
+                Some(_) => unit.leave(nexus),
+                None => unit.lose(nexus),
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn begin(unit: &mut Unit, id: TaskId, command: &Command, transfer: &m
     }
     let known = known?;
     if !known.on_standby
-        && let Some(sense) = not_ready(unit, id, cdb[0])
+        && let Some(sense) = not_ready(unit, id)
     {
         return Err(sense);
     }
@@ -92,7 +92,7 @@ fn at_once(unit: &mut Unit, id: TaskId, known: &Known, cdb: &[u8; 16]) -> Outcom
     match cdb[0] {
         TEST_UNIT_READY => good,
         REQUEST_SENSE => {
-            let pending = unit.take_attention(id.nexus).or_else(|| not_ready(unit, id, TEST_UNIT_READY));
+            let pending = unit.take_attention(id.nexus).or_else(|| not_ready(unit, id));
             let sense = pending.unwrap_or(Sense::new(key::NO_SENSE, 0x00, 0x00));
             Next::bytes(sense.encode(cdb[1] & 0x01 != 0), cdb[4].into())
         }
@@ -130,15 +130,8 @@ fn at_once(unit: &mut Unit, id: TaskId, known: &Known, cdb: &[u8; 16]) -> Outcom
     }
 }
 
-fn not_ready(unit: &mut Unit, id: TaskId, operation: u8) -> Option<Sense> {
-    if unit.is_active(id.nexus) {
-        return None;
-    }
-    // Whoever looks for a path asks this of each now and then.
-    if operation != TEST_UNIT_READY {
-        unit.note_refused(id.nexus);
-    }
-    Some(STANDBY)
+fn not_ready(unit: &Unit, id: TaskId) -> Option<Sense> {
+    (!unit.is_active(id.nexus)).then_some(STANDBY)
 }
 
 /// What a command does to the unit, by its fields too.

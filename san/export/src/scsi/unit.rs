@@ -27,8 +27,6 @@ struct Nexus {
     is_active: bool,
     /// It has sent a command: it may know states of ports.
     has_begun: bool,
-    /// A command of it was refused since the last [look](Unit::take_refused), because it is on standby.
-    is_refused: bool,
     /// Its tasks were ended, and it has not learned it yet.
     is_ended: bool,
     /// Another session of this name is to take its place.
@@ -76,6 +74,17 @@ pub struct Unit {
     /// Tasks that wait until none is ending.
     awaiting_end: Vec<Owner>,
     is_woken: bool,
+    /// Initiators that may not reach the volume at all.
+    unserved: Vec<Unserved>,
+}
+
+/// An initiator that may not reach a volume by any path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    /// The name of the initiator.
+    pub initiator: String,
+    /// It has lost the session by which it did. Otherwise it has begun one that stands by.
+    pub is_lost: bool,
 }
 
 impl Unit {
@@ -93,6 +102,7 @@ impl Unit {
             reserved: None,
             awaiting_end: Vec::new(),
             is_woken: false,
+            unserved: Vec::new(),
         };
         unit.become_known(about);
         unit
@@ -112,7 +122,6 @@ impl Unit {
             resumed: VecDeque::new(),
             is_active: false,
             has_begun: false,
-            is_refused: false,
             is_ended: false,
             is_displaced: false,
             generation: 0,
@@ -126,6 +135,23 @@ impl Unit {
     /// A session has ended: its RESERVE(6), its tasks and what they have locked end. Its [block steps](super::task::Step::Block) that are
     /// under way must take effect before any that is issued later and overlaps them, or not at all.
     pub fn leave(&mut self, nexus: NexusId) {
+        self.end_session(nexus);
+    }
+
+    /// The same of a session that has ended without a logout. If it reached the volume, its initiator may not reach it any more.
+    pub fn lose(&mut self, nexus: NexusId) {
+        if let Some(nexus) = self.nexuses.get(&nexus).filter(|nexus| nexus.is_active) {
+            self.unserved.push(Unserved { initiator: nexus.name.initiator.clone(), is_lost: true });
+        }
+        self.end_session(nexus);
+    }
+
+    /// A session stands by: its initiator may have no other one.
+    pub fn stands_by(&mut self, name: &NexusName) {
+        self.unserved.push(Unserved { initiator: name.initiator.clone(), is_lost: false });
+    }
+
+    fn end_session(&mut self, nexus: NexusId) {
         let Some(left) = self.nexuses.remove(&nexus) else { return };
         if self.reserved == Some(nexus) {
             self.reserved = None;
@@ -228,23 +254,9 @@ impl Unit {
         self.become_known(self.about.clone());
     }
 
-    /// A command was refused since its session is on standby.
-    pub(super) fn note_refused(&mut self, nexus: NexusId) {
-        if let Some(nexus) = self.nexuses.get_mut(&nexus) {
-            nexus.is_refused = true;
-        }
-    }
-
-    /// The initiators of sessions of which commands were refused since this was last called, because they are on standby. TEST UNIT READY
-    /// does not count.
-    pub fn take_refused(&mut self) -> Vec<String> {
-        let mut refused = Vec::new();
-        for nexus in self.nexuses.values_mut() {
-            if std::mem::take(&mut nexus.is_refused) {
-                refused.push(nexus.name.initiator.clone());
-            }
-        }
-        refused
+    /// The initiators that may not reach the volume at all, since this was last called.
+    pub fn take_unserved(&mut self) -> Vec<Unserved> {
+        std::mem::take(&mut self.unserved)
     }
 
     /// The initiator of each session, and whether the session reaches the volume.

@@ -239,6 +239,10 @@ pub struct Volume {
     /// The key with which it was attached there, if it was attached for a while only: by this it is known from every other attachment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attach_key: Option<String>,
+    /// The fence of the record when the cluster itself moved it to where it is attached: that node takes it over while the record has
+    /// this fence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed_at: Option<u64>,
     /// Clients over the network are let in only by TLS, with a certificate.
     #[serde(default)]
     pub requires_tls: bool,
@@ -258,7 +262,7 @@ impl Volume {
     pub fn attached_at(&self, node: Option<u32>) -> Volume {
         let socket = if node == self.attached { self.socket } else { SocketPlace::First };
         let attach_key = self.attach_key.clone().filter(|_| node.is_some());
-        Volume { attached: node, socket, attach_key, ..self.clone() }
+        Volume { attached: node, socket, attach_key, handed_at: None, ..self.clone() }
     }
 }
 

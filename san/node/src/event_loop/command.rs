@@ -15,7 +15,7 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
 use loadline_san_export::scsi::reservations::Reservations;
 use loadline_san_export::scsi::task::{Change, ChangeFailed};
-use loadline_san_export::scsi::unit::About;
+use loadline_san_export::scsi::unit::{About, Unserved};
 use loadline_san_store::cache::{CacheCounts, Region};
 use loadline_san_store::space::Space;
 use loadline_san_store::store::{Identity, Settings};
@@ -248,8 +248,8 @@ pub enum LoopEvent {
     /// This node owns the volume, and the reservations of its logical unit are to be read (rule U1). They are asked for by this number.
     /// → [`LoopCommand::Unit`]
     UnitWanted(VolumeId, u64),
-    /// Commands of these initiators were refused, about half a second ago at most, because their sessions stand by.
-    UnitRefused(VolumeId, Vec<String>),
+    /// These initiators may not reach the volume by any path, since half a second ago at most.
+    UnitUnserved(VolumeId, Vec<Unserved>),
     /// This client of a volume's logical unit wants this change, by this number. → [`LoopCommand::UnitChanged`]
     UnitChange(VolumeId, u32, u32, Box<Change>),
     /// A volume is blocked, and why; or it is not any more.

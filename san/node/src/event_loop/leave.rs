@@ -116,7 +116,7 @@ impl EventLoop {
     /// Disconnects clients whose requests have waited for too long at volumes that are not served, or that wait to be let in for so
     /// long; clients whose hosts do not confirm what they are sent; and those that have gone while they were not read.
     pub(super) fn end_waits(&mut self) {
-        self.report_refused();
+        self.report_unserved();
         let (now, limit) = (self.now, self.options.client_wait);
         let limit_ns = limit.as_nanos() as u64;
         let mut late = Vec::new();

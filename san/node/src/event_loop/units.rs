@@ -229,12 +229,12 @@ impl EventLoop {
         }
     }
 
-    /// Reports the initiators whose commands were refused because their sessions stand by.
-    pub(super) fn report_refused(&mut self) {
+    /// Reports the initiators that may not reach their volumes by any path.
+    pub(super) fn report_unserved(&mut self) {
         for (id, host) in &self.units.0 {
-            let refused = host.unit.borrow_mut().take_refused();
-            if !refused.is_empty() {
-                (self.report)(LoopEvent::UnitRefused(*id, refused));
+            let unserved = host.unit.borrow_mut().take_unserved();
+            if !unserved.is_empty() {
+                (self.report)(LoopEvent::UnitUnserved(*id, unserved));
             }
         }
     }

@@ -198,7 +198,9 @@ impl Node {
                 // It was taken over. If the other node has it again later, it is handed over again, by the same order.
                 state.handed.remove(id);
             }
-            let gives = stopping(node.0) == Some(incarnation.0) || catalog.in_maintenance(node.0);
+            let gives = stopping(node.0) == Some(incarnation.0)
+                || catalog.in_maintenance(node.0)
+                || volume.handed_at == Some(record.fence);
             if gives
                 && node != self.0.me.node
                 && state.volumes.contains_key(id)

@@ -13,7 +13,7 @@ pub(super) mod growth;
 pub(super) mod health;
 mod initiators;
 mod limit;
-mod local;
+pub(super) mod local;
 mod maintenance;
 pub(crate) mod no_room;
 mod nodes;

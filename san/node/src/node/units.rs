@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
@@ -27,14 +27,6 @@ const RETRY: Duration = Duration::from_millis(100);
 const CHANGED: Duration = Duration::from_secs(10);
 /// Numbers of target port groups: one less than this, a prime, so that nodes seldom have the same.
 const GROUPS: u32 = 65_521;
-
-/// An initiator whose commands are refused for so long because its session stands by may have no path to the owner.
-const REFUSED: Duration = Duration::from_secs(2);
-/// So long after the last of them it is forgotten: its I/O goes on elsewhere.
-const FORGOTTEN: Duration = Duration::from_millis(1500);
-
-/// Since when commands of initiators are refused here, and when one was last, by the volume and the initiator.
-pub(super) type RefusedInitiators = BTreeMap<(u64, String), (Instant, Instant)>;
 
 /// What loops know of logical units, as they were told.
 pub(super) type KnownUnits = BTreeMap<u64, (About, Reservations)>;
@@ -127,54 +119,6 @@ impl Node {
             }
             this.tell_unit(id, Some(number));
         });
-    }
-
-    /// Commands of these initiators were refused, because their sessions here stand by. If that goes on, the volume is moved here, unless the
-    /// initiator has a session with the owner: it has lost its path there, and no command says so.
-    pub(super) fn unit_refused(&self, id: u64, initiators: &[String]) {
-        let now = Instant::now();
-        for initiator in initiators {
-            let is_due = {
-                let refused = &mut self.state().refused_initiators;
-                refused.retain(|_, (_, last)| now.duration_since(*last) < FORGOTTEN);
-                let (since, last) = refused.entry((id, initiator.clone())).or_insert((now, now));
-                *last = now;
-                let is_due = now.duration_since(*since) >= REFUSED;
-                if is_due {
-                    *since = now;
-                }
-                is_due
-            };
-            if is_due {
-                let (this, initiator) = (self.clone(), initiator.clone());
-                tokio::spawn(async move { this.move_for(id, &initiator).await });
-            }
-        }
-    }
-
-    /// Moves a volume here for an initiator that does not reach its owner, if every initiator that does has a session here, too.
-    async fn move_for(&self, id: u64, initiator: &str) {
-        let Some(owner) = self.record(id).map(|record| record.owner.node.0).filter(|of| *of != self.id())
-        else {
-            return;
-        };
-        let reports = self.initiators_at(owner).await;
-        let (Some(there), Some(here)) = (reports, self.initiators_at(self.id()).await) else { return };
-        let mut active = there.iter().filter(|of| of.volume == id && of.is_active);
-        let stands_by = |name: &str| here.iter().any(|of| of.volume == id && of.name == name);
-        if !stands_by(initiator) || active.any(|of| of.name == initiator || !stands_by(&of.name)) {
-            return;
-        }
-        let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
-        let Some(name) = name else { return };
-        tracing::info!(
-            volume = name,
-            "initiator {initiator} has no session with the owner of volume {name}, and sends its commands to this node: the volume is \
-             moved here"
-        );
-        if let Err(why) = self.attach_volume(&name, Some(self.name()), None).await {
-            tracing::warn!(volume = name, "volume {name} was not moved here: {why}");
-        }
     }
 
     /// A client of a logical unit wants a change.

@@ -143,6 +143,8 @@ pub struct LocalVolume {
     pub id: u64,
     /// What the node does with it.
     pub doing: Doing,
+    /// Clients that reach it here.
+    pub clients: usize,
     /// Why it is blocked, if it is.
     pub blocked: Option<String>,
     /// The epoch of the record that the node knows; 0 before it knows one.
@@ -280,7 +282,7 @@ pub struct ModelView {
 
 /// Why there is no report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Silent {
+pub(in crate::node) enum Silent {
     /// Its address refuses connections, or cannot be reached: no process of it serves.
     Gone(String),
     /// It takes connections and does not report, or what it reports is not understood.
@@ -296,10 +298,10 @@ impl Silent {
 }
 
 /// What each node reports, by its id.
-pub(super) type Reports = BTreeMap<u32, Result<LocalView, Silent>>;
+pub(in crate::node) type Reports = BTreeMap<u32, Result<LocalView, Silent>>;
 
 impl LocalView {
-    pub(super) fn volume(&self, id: u64) -> Option<&LocalVolume> {
+    pub(in crate::node) fn volume(&self, id: u64) -> Option<&LocalVolume> {
         let index = self.volumes.binary_search_by_key(&id, |volume| volume.id);
         index.ok().map(|index| &self.volumes[index])
     }
@@ -387,13 +389,7 @@ impl Node {
     }
 
     /// Asks all nodes of the cluster at once what they report.
-    /// The sessions of initiators at a node; `None` if it does not answer.
-    pub(in crate::node) async fn initiators_at(&self, node: u32) -> Option<Vec<InitiatorAt>> {
-        let report = self.reports().await.remove(&node)?;
-        report.ok().map(|local| local.initiators)
-    }
-
-    pub(super) async fn reports(&self) -> Reports {
+    pub(in crate::node) async fn reports(&self) -> Reports {
         let nodes = self.state().catalog.nodes.clone();
         let mut asked = Vec::new();
         for (id, (node, _)) in nodes {
@@ -486,6 +482,7 @@ fn volume(of: &LoopVolume) -> LocalVolume {
     LocalVolume {
         id: of.id.0,
         doing: Doing::of(*status),
+        clients: of.clients,
         blocked: blocked.clone(),
         epoch: epoch.0,
         owner: owner.map(OwnerView::from),

@@ -334,6 +334,7 @@ fn new_volume(catalog: &Catalog, checked: &Checked, name: &str) -> Volume {
         cache_bytes: 0,
         attached: None,
         attach_key: None,
+        handed_at: None,
         socket: SocketPlace::First,
         initiators: Vec::new(),
         requires_tls: checked.wanted.requires_tls,

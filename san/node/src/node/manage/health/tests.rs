@@ -12,7 +12,7 @@ pub(in crate::node) struct Cluster {
     pub(in crate::node) catalog: Catalog,
     pub(in crate::node) volume: Volume,
     pub(in crate::node) record: Record,
-    pub(in crate::node::manage) reports: Reports,
+    pub(in crate::node) reports: Reports,
 }
 
 pub(in crate::node) fn cluster() -> Cluster {
@@ -32,6 +32,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         log_bytes: 32 << 20,
         attached: Some(1),
         attach_key: None,
+        handed_at: None,
         socket: SocketPlace::First,
         initiators: Vec::new(),
         requires_tls: false,
@@ -81,6 +82,7 @@ pub(in crate::node) fn cluster() -> Cluster {
         let of = LocalVolume {
             id: VOLUME,
             doing: if serves { Doing::Active } else { Doing::Watching },
+            clients: 0,
             blocked: None,
             epoch: 7,
             owner: Some(owner.into()),
@@ -99,6 +101,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             volumes: vec![of],
             replicas: vec![copy],
             devices: Vec::new(),
+            initiators: Vec::new(),
             taken_back: Vec::new(),
         };
         reports.insert(node, Ok(view));

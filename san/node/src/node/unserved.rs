@@ -1,0 +1,253 @@
+//! Initiators that do not reach the owner of their volume, and have sessions with other nodes, which stand by.
+//!
+//! Linux and others send no command by a path on standby, so only sessions that begin and end show that an initiator has lost its path
+//! to an owner which runs, or never had one.
+//!
+//! - **U2. If an initiator has had no session with the owner of a volume for a while, the volume moves to a node where that initiator, and
+//!   each client of the owner, has a session.** Any node may order it, by the volume's entry; the node that gets the volume takes it over
+//!   as by an attach. So no client loses the volume for another one, and two initiators that share no node do not take it from each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use loadline_san_core::record::Record;
+use loadline_san_export::scsi::unit::Unserved;
+use loadline_san_protocol::record;
+use tokio::time::Instant;
+
+use super::Node;
+use super::manage::local::LocalView;
+use crate::config::ConfigError;
+use crate::config::catalog::{Catalog, Volume, VolumeState, change};
+
+/// How long an initiator may take to come back that has lost its session.
+const COMES_BACK: Duration = Duration::from_secs(2);
+/// How long an initiator may take to log in at the owner after it has logged in elsewhere.
+const LOGS_IN: Duration = Duration::from_secs(6);
+/// How long after an attempt that has changed nothing the next one follows.
+const AGAIN: Duration = Duration::from_secs(6);
+
+/// Initiators that may not reach their volumes, and when that is looked at.
+#[derive(Debug, Default)]
+pub(super) struct UnservedInitiators {
+    due: BTreeMap<(u64, String), Instant>,
+    /// A task looks at them.
+    is_watched: bool,
+}
+
+/// What becomes of an initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It reaches the owner, or has gone.
+    Over,
+    /// Nothing can be done for it now.
+    Waits,
+    /// The volume is to be moved to this node.
+    Moves(u32),
+}
+
+impl Node {
+    /// These initiators may not reach a volume by any path.
+    pub(super) fn unserved(&self, id: u64, some: Vec<Unserved>) {
+        let mut state = self.state();
+        let now = Instant::now();
+        for Unserved { initiator, is_lost } in some {
+            let at = now + if is_lost { COMES_BACK } else { LOGS_IN };
+            let due = state.unserved.due.entry((id, initiator)).or_insert(at);
+            *due = at.min(*due);
+        }
+        if !std::mem::replace(&mut state.unserved.is_watched, true) {
+            let this = self.clone();
+            tokio::spawn(async move { this.watch_unserved().await });
+        }
+    }
+
+    /// Looks at each when it is time, until there is none.
+    async fn watch_unserved(&self) {
+        loop {
+            let next = {
+                let mut state = self.state();
+                let next = state.unserved.due.values().min().copied();
+                state.unserved.is_watched = next.is_some();
+                next
+            };
+            let Some(next) = next else { return };
+            // A shorter wait may begin meanwhile.
+            tokio::time::sleep_until(next.min(Instant::now() + COMES_BACK)).await;
+            let now = Instant::now();
+            let due: Vec<(u64, String)> = {
+                let state = self.state();
+                let due = state.unserved.due.iter().filter(|(_, due)| **due <= now);
+                due.map(|(of, _)| of.clone()).collect()
+            };
+            if !due.is_empty() {
+                self.look_at_unserved(due).await;
+            }
+        }
+    }
+
+    async fn look_at_unserved(&self, due: Vec<(u64, String)>) {
+        let reports = self.reports().await;
+        // What belongs to threads that are silent is missing.
+        let whole = |local: &LocalView| local.silent_loops == 0;
+        let at: BTreeMap<u32, &LocalView> = {
+            let answered = reports.iter().filter_map(|(node, local)| Some((*node, local.as_ref().ok()?)));
+            answered.filter(|(_, local)| whole(local)).collect()
+        };
+        let is_read = self.refresh().await.is_ok();
+        for (id, initiator) in due {
+            let catalog = self.state().catalog.clone();
+            let outcome = match is_read {
+                true => outcome(&catalog, id, &initiator, &at),
+                false => Outcome::Waits,
+            };
+            if let Outcome::Moves(node) = outcome {
+                self.move_volume_to(&catalog, id, node, &initiator).await;
+            }
+            let mut state = self.state();
+            match outcome {
+                Outcome::Over => _ = state.unserved.due.remove(&(id, initiator)),
+                Outcome::Waits | Outcome::Moves(_) => {
+                    state.unserved.due.insert((id, initiator), Instant::now() + AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Orders that a node takes a volume over, if nobody has changed the volume's entry since this catalog was read.
+    async fn move_volume_to(&self, catalog: &Catalog, id: u64, node: u32, initiator: &str) {
+        let (Some((volume, version)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id))
+        else {
+            return;
+        };
+        let next = Volume { handed_at: Some(record.fence), ..volume.attached_at(Some(node)) };
+        let order = change(format!("volume/{id}"), Some(*version), &next);
+        let ordered = self.config().call(move |store| store.commit(&[order])).await;
+        let (volume, node) = (&volume.name, &catalog.nodes[&node].0.name);
+        match ordered {
+            Ok(true) => tracing::info!(
+                volume,
+                "initiator {initiator} has no session with the owner of volume {volume}, and has one with node {node}: the volume moves there"
+            ),
+            // Another node was first.
+            Ok(false) => {}
+            Err(why) => {
+                let why: ConfigError = why;
+                tracing::warn!(
+                    volume,
+                    "initiator {initiator} has no session with the owner of volume {volume}, and the volume does not move to node {node}, \
+                     where the initiator has one: {why}"
+                );
+            }
+        }
+    }
+}
+
+fn record_of(catalog: &Catalog, id: u64) -> Option<Record> {
+    record::decode(&catalog.records.get(&id)?.value).ok()
+}
+
+/// What is to be done for an initiator of a volume, by what the nodes report that answer (rule U2).
+fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &LocalView>) -> Outcome {
+    let (Some((volume, _)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id)) else {
+        return Outcome::Over;
+    };
+    let owner = record.owner.node.0;
+    let has = |node: u32, name: &str| {
+        at.get(&node).is_some_and(|of| of.initiators.iter().any(|of| of.volume == id && of.name == name))
+    };
+    if volume.attached.is_none() || volume.state != VolumeState::Ready || has(owner, initiator) {
+        return Outcome::Over;
+    }
+    let stands_by: Vec<u32> =
+        at.keys().copied().filter(|node| *node != owner && has(*node, initiator)).collect();
+    if stands_by.is_empty() {
+        return Outcome::Over;
+    }
+    // One that does not report may have other clients. If it has died, others take the volume over anyway.
+    let Some(there) = at.get(&owner) else { return Outcome::Waits };
+    let is_ordered = volume.attached != Some(owner) && volume.handed_at != Some(record.fence);
+    let served: Vec<&str> = {
+        let of_volume = there.initiators.iter().filter(|of| of.volume == id && of.is_active);
+        of_volume.map(|of| of.name.as_str()).collect()
+    };
+    let clients = there.volume(id).map_or(0, |volume| volume.clients);
+    if is_ordered || clients > served.len() {
+        return Outcome::Waits;
+    }
+    let served: BTreeSet<&str> = served.into_iter().collect();
+    let may = |node: &u32| {
+        let runs = catalog.nodes.get(node).is_some_and(|(of, _)| !of.stopping);
+        runs && !catalog.in_maintenance(*node) && served.iter().all(|name| has(*node, name))
+    };
+    let parts = |node: u32| record.members().filter(|(_, home)| home.0 == node).count();
+    let best = stands_by.into_iter().filter(may).min_by_key(|node| (std::cmp::Reverse(parts(*node)), *node));
+    best.map_or(Outcome::Waits, Outcome::Moves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::leaving::tests::{VOLUME, catalog};
+    use crate::node::manage::health::tests::cluster;
+    use crate::node::manage::local::InitiatorAt;
+
+    /// What a node reports that has these sessions, with how many clients of the volume.
+    fn node(sessions: &[(&str, bool)], clients: usize) -> LocalView {
+        let at = |(name, is_active): &(&str, bool)| InitiatorAt {
+            volume: VOLUME,
+            name: (*name).into(),
+            is_active: *is_active,
+        };
+        let mut view = cluster().reports.remove(&1).unwrap().unwrap();
+        view.initiators = sessions.iter().map(at).collect();
+        view.volumes[0].clients = clients;
+        view
+    }
+
+    fn becomes(catalog: &Catalog, nodes: &[(u32, LocalView)]) -> Outcome {
+        let at = nodes.iter().map(|(node, view)| (*node, view)).collect();
+        outcome(catalog, VOLUME, "a", &at)
+    }
+
+    #[test]
+    fn a_volume_moves_to_where_an_initiator_has_a_session_and_not_if_it_reaches_the_owner() {
+        let catalog = catalog(&[1, 2, 3]);
+        let none = node(&[], 0);
+        let stands_by = node(&[("a", false)], 0);
+        let by = |owner: &LocalView, two: &LocalView, three: &LocalView| {
+            becomes(&catalog, &[(1, owner.clone()), (2, two.clone()), (3, three.clone())])
+        };
+        assert_eq!(by(&none, &none, &stands_by), Outcome::Moves(3));
+        assert_eq!(by(&none, &stands_by, &stands_by), Outcome::Moves(2));
+        assert_eq!(by(&none, &none, &none), Outcome::Over, "it has gone");
+        assert_eq!(by(&node(&[("a", true)], 1), &stands_by, &stands_by), Outcome::Over);
+        assert_eq!(by(&stands_by, &stands_by, &stands_by), Outcome::Over, "the owner is just taking over");
+        assert_eq!(becomes(&catalog, &[(3, stands_by)]), Outcome::Waits, "the owner does not report");
+    }
+
+    #[test]
+    fn no_client_of_the_owner_loses_the_volume_for_another_one() {
+        let catalog = catalog(&[1, 2, 3]);
+        let (a, both) = (node(&[("a", false)], 0), node(&[("a", false), ("b", false)], 0));
+        let of_b = |clients| node(&[("b", true)], clients);
+        assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, both.clone())]), Outcome::Moves(3));
+        assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, a)]), Outcome::Waits);
+        assert_eq!(becomes(&catalog, &[(1, of_b(2)), (3, both)]), Outcome::Waits, "one of another protocol");
+    }
+
+    #[test]
+    fn what_was_ordered_by_people_goes_before_and_what_was_not_carried_out_is_ordered_anew() {
+        let mut catalog = catalog(&[1, 2, 3]);
+        let fence = record_of(&catalog, VOLUME).unwrap().fence;
+        let nodes = [(1, node(&[], 0)), (3, node(&[("a", false)], 0))];
+        catalog.volumes.get_mut(&VOLUME).unwrap().0.attached = Some(2);
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
+        catalog.volumes.get_mut(&VOLUME).unwrap().0.handed_at = Some(fence);
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Moves(3));
+        catalog.nodes.get_mut(&3).unwrap().0.maintenance = true;
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
+        catalog.volumes.get_mut(&VOLUME).unwrap().0.attached = None;
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Over);
+    }
+}
