@@ -17,19 +17,42 @@ use cluster::San;
 use iscsi_guest::guest::Guest;
 use iscsi_guest::image::Image;
 use iscsi_guest::paths::{self, Use};
-use netns::Network;
+use netns::{Network, Passage};
 
 /// How long it may take until the paths are known to be others.
 const CHANGES: Duration = Duration::from_secs(40);
 /// How long I/O may stop when the owner dies.
 const STALL: Duration = Duration::from_secs(5);
+/// How long I/O may stop when the path to an owner is cut that runs: it is found out there, and then the volume moves.
+const CUT_STALL: Duration = Duration::from_secs(25);
 /// Nodes, and the host of the machine behind them.
 const NODES: usize = 3;
 /// The name of the machine as an initiator.
 const INITIATOR: &str = "iqn.2026-01.org.example:guest-3";
 
+/// Cuts both directions between a portal and the machine, or opens them.
+fn set(network: &Network, portal: usize, passage: Passage) {
+    network.set(portal, NODES, passage);
+    network.set(NODES, portal, passage);
+}
+
+/// The node by which the machine reaches its disk; `None` if that is not one alone.
+fn owner(guest: &mut Guest, portals: &[String]) -> Option<usize> {
+    let ready = paths::paths(guest).into_iter().filter(|path| path.can_be() == Some(Use::Ready));
+    let ready: Vec<String> = ready.map(|path| path.portal).collect();
+    portals.iter().position(|portal| ready == [portal.as_str()])
+}
+
+/// Waits until the machine reaches its disk by one node, and that is not this one.
+fn other_owner(guest: &mut Guest, portals: &[String], former: Option<usize>) -> usize {
+    guest.eventually("it reaches its disk by one node", CHANGES, |guest| {
+        owner(guest, portals).is_some_and(|owner| Some(owner) != former)
+    });
+    owner(guest, portals).expect("it was so")
+}
+
 #[test]
-fn a_file_system_lives_while_the_owner_of_its_disk_dies_and_the_disk_moves() {
+fn a_file_system_lives_while_the_owner_of_its_disk_dies_the_disk_moves_and_paths_are_cut() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("network namespaces need root: not tested");
         return;
@@ -71,12 +94,38 @@ fn a_file_system_lives_while_the_owner_of_its_disk_dies_and_the_disk_moves() {
     san.start_node(1);
     san.await_healthy(1, "disk");
     paths::goes_on(guest, 20, CHANGES);
+    paths::wait_for_all(guest, NODES, CHANGES);
 
+    // The path to the owner is cut, which runs: the volume goes where the machine still has a path.
+    let cut = other_owner(guest, &portals, None);
+    set(&network, cut, Passage::Silent);
+    let heir = other_owner(guest, &portals, Some(cut));
+    paths::goes_on(guest, 20, CHANGES);
+    set(&network, cut, Passage::Open);
+    paths::wait_for_all(guest, NODES, CHANGES);
+    assert_eq!(owner(guest, &portals), Some(heir), "it stays there when the path is back");
+    // A path is cut that stands by.
+    set(&network, cut, Passage::Silent);
+    let portal = portals[cut].clone();
+    guest.eventually("the path has failed", CHANGES, |guest| {
+        let paths = paths::paths(guest);
+        paths.iter().any(|path| path.portal == portal && path.can_be() == Some(Use::Failed))
+    });
+    paths::goes_on(guest, 20, CHANGES);
+    assert_eq!(owner(guest, &portals), Some(heir));
+    // All are cut: what is written waits.
+    (0..NODES).for_each(|node| set(&network, node, Passage::Silent));
+    paths::wait_for(guest, &[(a, Use::Failed), (b, Use::Failed), (c, Use::Failed)], CHANGES);
+    let stopped_at = paths::writes(guest);
+    (0..NODES).for_each(|node| set(&network, node, Passage::Open));
+    paths::wait_for_all(guest, NODES, CHANGES);
+    paths::goes_on(guest, 20, CHANGES);
+    assert!(paths::writes(guest) >= stopped_at + 20);
     let done = paths::stop_load(guest);
     let checked = paths::check_load(guest, &device, "/mnt");
     println!("{done:?}, {checked} places checked");
     assert!(done.writes >= 20 && checked >= 20, "{done:?}, {checked}");
-    assert!(done.stalled < STALL, "{done:?}");
+    assert!(done.stalled < CUT_STALL, "{done:?}");
     guest.run(&format!("umount /mnt && e2fsck -fn {device}"));
     assert_eq!(guest.errors(), [""; 0]);
     guest.run("multipath -F && iscsiadm -m node --logout");

@@ -86,6 +86,14 @@ pub(crate) fn wait_for(guest: &mut Guest, expected: &[(&str, Use)], limit: Durat
     guest.eventually(&format!("the paths are {expected:?}"), limit, |guest| are(guest, expected));
 }
 
+/// Waits until so many paths are there, and each carries I/O or stands by.
+pub(crate) fn wait_for_all(guest: &mut Guest, count: usize, limit: Duration) {
+    guest.eventually("no path has failed", limit, |guest| {
+        let all = paths(guest);
+        all.len() == count && all.iter().all(|path| matches!(path.can_be(), Some(Use::Ready | Use::Standby)))
+    });
+}
+
 /// The device of the only multipath device of the machine.
 pub(crate) fn device(guest: &mut Guest) -> String {
     let maps = guest.run("multipathd show maps raw format '%n'");

@@ -166,13 +166,12 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
     }
     // One that does not report may have other clients. If it has died, others take the volume over anyway.
     let Some(there) = at.get(&owner) else { return Outcome::Waits };
-    let is_ordered = volume.attached != Some(owner) && volume.handed_at != Some(record.fence);
     let served: Vec<&str> = {
         let of_volume = there.initiators.iter().filter(|of| of.volume == id && of.is_active);
         of_volume.map(|of| of.name.as_str()).collect()
     };
     let clients = there.volume(id).map_or(0, |volume| volume.clients);
-    if is_ordered || clients > served.len() {
+    if clients > served.len() {
         return Outcome::Waits;
     }
     let served: BTreeSet<&str> = served.into_iter().collect();
@@ -237,13 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ordered_by_people_goes_before_and_what_was_not_carried_out_is_ordered_anew() {
+    fn a_volume_moves_from_where_it_is_whatever_was_ordered_before_and_not_to_a_node_in_maintenance() {
         let mut catalog = catalog(&[1, 2, 3]);
-        let fence = record_of(&catalog, VOLUME).unwrap().fence;
         let nodes = [(1, node(&[], 0)), (3, node(&[("a", false)], 0))];
+        // Node 1 has taken it over from node 2, where it was attached.
         catalog.volumes.get_mut(&VOLUME).unwrap().0.attached = Some(2);
-        assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
-        catalog.volumes.get_mut(&VOLUME).unwrap().0.handed_at = Some(fence);
         assert_eq!(becomes(&catalog, &nodes), Outcome::Moves(3));
         catalog.nodes.get_mut(&3).unwrap().0.maintenance = true;
         assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
