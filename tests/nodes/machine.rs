@@ -21,8 +21,8 @@ const MEMORY: &str = "262152K";
 
 /// What the machine runs: a kernel, and its first file system, packed.
 pub(crate) struct Image {
-    kernel: PathBuf,
-    initramfs: PathBuf,
+    pub(crate) kernel: PathBuf,
+    pub(crate) initramfs: PathBuf,
 }
 
 /// A running one. It is killed by dropping it.
@@ -88,15 +88,7 @@ impl Image {
 
     /// Boots one with this disk, for a step of the script.
     pub(crate) fn boot(&self, socket: &Path, step: &str) -> Machine {
-        // With the host's help where it gives some: known only by trying.
-        for (accelerator, limit) in [("kvm", HELPED), ("tcg", BOOTS)] {
-            let mut machine = self.start(socket, step, accelerator);
-            if machine.try_wait_for("BOOTED", limit) {
-                return machine;
-            }
-            assert_eq!(accelerator, "kvm", "it boots: {}", machine.said);
-        }
-        unreachable!("the last one is asserted")
+        Machine::boot(|accelerator| self.start_with(socket, step, accelerator, &[]))
     }
 
     /// Starts one that can be migrated, with a socket for its control connection. One that is a destination waits for what is migrated.
@@ -115,17 +107,12 @@ impl Image {
         self.start_with(socket, step, "tcg", &more)
     }
 
-    fn start(&self, socket: &Path, step: &str, accelerator: &str) -> Machine {
-        self.start_with(socket, step, accelerator, &[])
-    }
-
     fn start_with(&self, socket: &Path, step: &str, accelerator: &str, more: &[String]) -> Machine {
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-cpu", "max", "-m", MEMORY])
+            .args(["-M", "q35,memory-backend=memory", "-accel", accelerator, "-m", MEMORY])
             .arg("-object")
             .arg(format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"))
-            .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nodefaults"])
             .arg("-kernel")
             .arg(&self.kernel)
             .arg("-initrd")
@@ -135,7 +122,30 @@ impl Image {
             .arg("-chardev")
             .arg(format!("socket,id=volume,path={},reconnect=1", socket.display()))
             .args(["-device", "vhost-user-blk-pci,chardev=volume,num-queues=2"])
-            .args(more)
+            .args(more);
+        Machine::start(command)
+    }
+}
+
+impl Machine {
+    /// Boots one that `start` starts with an accelerator of QEMU's. Returns when its script says BOOTED.
+    pub(crate) fn boot(start: impl Fn(&str) -> Machine) -> Machine {
+        // With the host's help where it gives some: known only by trying.
+        for (accelerator, limit) in [("kvm", HELPED), ("tcg", BOOTS)] {
+            let mut machine = start(accelerator);
+            if machine.try_wait_for("BOOTED", limit) {
+                return machine;
+            }
+            assert_eq!(accelerator, "kvm", "it boots: {}", machine.said);
+        }
+        unreachable!("the last one is asserted")
+    }
+
+    /// Starts QEMU by this command, which says what the machine consists of but for its processor and its serial port.
+    pub(crate) fn start(mut command: Command) -> Machine {
+        command
+            .args(["-cpu", "max"])
+            .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nodefaults"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -160,9 +170,7 @@ impl Image {
         }
         Machine { child, lines, said: String::new() }
     }
-}
 
-impl Machine {
     /// Waits until it says this.
     pub(crate) fn wait_for(&mut self, what: &str) {
         assert!(self.try_wait_for(what, BOOTS), "it is to say {what}: {}", self.said);
