@@ -161,15 +161,9 @@ fn a_guest_follows_the_active_path_of_a_target_and_one_path_fences_the_other() {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// The name of the disk by the portal at this address.
-fn path_at(guest: &mut Guest, portal: &str) -> String {
-    let all = paths::paths(guest);
-    all.into_iter().find(|path| path.portal == portal).expect("it is there").device
-}
-
 /// A reservation of the disk is made, read and given up by the path of this portal. Two processes of tgt do not know each other's.
 fn reserves(guest: &mut Guest, portal: &str) {
-    let path = &path_at(guest, portal);
+    let path = &paths::disk_at(guest, portal);
     reserve::register(guest, path, 0x1d);
     reserve::reserve(guest, path, 0x1d);
     assert_eq!((reserve::keys(guest, path), reserve::holder(guest, path)), (vec![0x1d], Some(0x1d)));
@@ -181,7 +175,7 @@ fn reserves(guest: &mut Guest, portal: &str) {
 /// Two paths are as two members of a failover cluster: one reserves the disk, and the other, once it has a key, takes the reservation from
 /// it and fences it.
 fn fences(guest: &mut Guest, portals: [&str; 2]) {
-    let [a, b] = &portals.map(|portal| path_at(guest, portal));
+    let [a, b] = &portals.map(|portal| paths::disk_at(guest, portal));
     reserve::register(guest, a, 0xa);
     reserve::reserve(guest, a, 0xa);
     assert_eq!(reserve::holder(guest, b), Some(0xa), "the other path sees it");

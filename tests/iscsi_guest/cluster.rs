@@ -1,5 +1,7 @@
 //! A cluster of the SAN with a node on each of the first hosts of a network.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -102,6 +104,13 @@ impl San<'_> {
             assert!(begun.elapsed() < 2 * ANSWERS, "{}", self.at(host, &["volume", "show", volume]));
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// The host of the node that owns a volume.
+    pub(crate) fn owner(&self, host: usize, volume: &str) -> usize {
+        let shown = self.at(host, &["volume", "show", volume]);
+        let owner = shown.lines().find_map(|line| line.strip_prefix("owner     node-"));
+        owner.and_then(|number| number.parse().ok()).expect("it has one")
     }
 
     pub(crate) fn log(&self, host: usize) -> String {

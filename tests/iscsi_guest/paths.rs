@@ -63,6 +63,12 @@ pub(crate) fn paths(guest: &mut Guest) -> Vec<PathState> {
     all
 }
 
+/// The name of the disk by the portal at this address.
+pub(crate) fn disk_at(guest: &mut Guest, portal: &str) -> String {
+    let all = paths(guest);
+    all.into_iter().find(|path| path.portal == portal).expect("it is there").device
+}
+
 /// Logs in to all targets that these portals name.
 pub(crate) fn log_in(guest: &mut Guest, portals: &[String]) {
     for portal in portals {

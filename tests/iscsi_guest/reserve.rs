@@ -57,7 +57,34 @@ pub(crate) fn can_write(guest: &mut Guest, device: &str) -> bool {
     code == 0
 }
 
+/// What becomes of a write by a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It is acknowledged.
+    Yes,
+    /// A reservation prevents it.
+    Reserved,
+    /// The path stands by.
+    StandsBy,
+}
+
+/// Writes the name of the machine to 4 KiB of the disk from this sector on, by the path. Panics on any refusal that is not named above.
+pub(crate) fn write(guest: &mut Guest, device: &str, sector: u32) -> Written {
+    let at: Vec<String> = sector.to_be_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let (block, at) = ("yes $(hostname) | head -c 4096 >/run/block", at.join(" "));
+    let write =
+        format!("{block}; sg_raw --send=4096 --infile=/run/block /dev/{device} 2a 00 {at} 00 00 08 00");
+    let Answer { code, text } = answered(guest, &write);
+    match code {
+        0 => Written::Yes,
+        RESERVATION_CONFLICT => Written::Reserved,
+        NOT_READY if text.contains("standby") => Written::StandsBy,
+        _ => panic!("{code}: {text}"),
+    }
+}
+
 /// Exit codes by which programs of sg3-utils report the status of a command.
+const NOT_READY: i32 = 2;
 const UNIT_ATTENTION: i32 = 6;
 const RESERVATION_CONFLICT: i32 = 24;
 /// How many unit attentions may be pending at a path.
