@@ -4,7 +4,6 @@
 #[path = "iscsi_guest/cluster.rs"]
 mod cluster;
 #[path = "iscsi_guest/mod.rs"]
-#[allow(dead_code, reason = "targets of others use the rest")]
 mod iscsi_guest;
 #[allow(dead_code, reason = "the fault scripts use the rest")]
 #[path = "hosts/netns.rs"]
@@ -39,6 +38,8 @@ struct Member {
     portals: Vec<String>,
     /// The name of the disk by each path.
     disks: Vec<String>,
+    /// The device of the disk by all paths.
+    device: String,
 }
 
 impl Member {
@@ -46,23 +47,29 @@ impl Member {
         paths::log_in(&mut self.guest, &self.portals[..1]);
         self.wait_for_owner(0, None);
         self.disks = self.portals.iter().map(|portal| paths::disk_at(&mut self.guest, portal)).collect();
+        self.device = paths::device(&mut self.guest);
     }
 
     /// Waits until the path to this node is the active one, and the others stand by, but for that to a node which is dead.
     fn wait_for_owner(&mut self, owner: usize, dead: Option<usize>) {
         let all: Vec<_> = self.portals.iter().map(String::as_str).enumerate().collect();
-        let of = |node| match node {
-            _ if node == owner => Use::Ready,
-            _ if Some(node) == dead => Use::Failed,
-            _ => Use::Standby,
+        let of = |node| match node == owner {
+            true => Use::Ready,
+            false if Some(node) == dead => Use::Failed,
+            false => Use::Standby,
         };
         let expected: Vec<_> = all.into_iter().map(|(node, portal)| (portal, of(node))).collect();
         paths::wait_for(&mut self.guest, &expected, CHANGES);
     }
 
+    /// Has multipath-tools send PERSISTENT RESERVE OUT: REGISTER by each path, other service actions by the active one.
+    fn reserve(&mut self, words: &str) {
+        self.guest.run(&format!("mpathpersist --out {words} {}", self.device));
+    }
+
     /// Registers a key at each path.
     fn register(&mut self, key: u64) {
-        self.disks.iter().for_each(|disk| reserve::register(&mut self.guest, disk, key));
+        self.reserve(&format!("--register-ignore --param-sark={key:x}"));
     }
 
     /// The keys that are registered, and that of the reservation.
@@ -110,13 +117,13 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     }
     let portals: Vec<String> = san.addresses().iter().map(ToString::to_string).collect();
     let [mut first, mut second] =
-        guests.map(|guest| Member { guest, portals: portals.clone(), disks: vec![] });
+        guests.map(|guest| Member { guest, portals: portals.clone(), disks: vec![], device: String::new() });
     together([&mut first, &mut second], Member::log_in);
 
-    // Who has no key does not write to a reserved disk. Who has one does: the reservation lets all registrants.
+    // A machine without a key cannot write to a reserved disk. One with a key can: the reservation is for all registrants.
     first.register(FIRST);
     assert_eq!(second.writes([0]), [Yes], "nothing is reserved");
-    reserve::reserve(&mut first.guest, &first.disks[0], FIRST);
+    first.reserve(&format!("--reserve --param-rk={FIRST:x} --prout-type=5"));
     assert_eq!(second.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
     assert_eq!(first.writes([0]), [Yes]);
     second.register(SECOND);
@@ -124,23 +131,23 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     let both = vec![FIRST, FIRST, FIRST, SECOND, SECOND, SECOND];
     assert_eq!(first.reservations(1), (both.clone(), Some(FIRST)));
 
-    // The first one works on the disk, and the second one takes it.
-    let devices = [&mut first, &mut second].map(|of| paths::device(&mut of.guest));
-    first.guest.run(&format!("mkfs.ext4 -q {0} {FILE_SYSTEM} && mount {0} /mnt", devices[0]));
+    // The first machine works on the disk. The second one removes its key, and works on the disk itself.
+    first.guest.run(&format!("mkfs.ext4 -q {0} {FILE_SYSTEM} && mount {0} /mnt", first.device));
     paths::start_load(&mut first.guest, "/mnt", 1);
     paths::goes_on(&mut first.guest, 10, CHANGES);
-    reserve::preempt(&mut second.guest, &second.disks[0], SECOND, FIRST);
+    let keys = format!("--param-rk={SECOND:x} --param-sark={FIRST:x}");
+    second.reserve(&format!("--preempt-abort {keys} --prout-type=5"));
     let alone = (vec![SECOND; NODES], Some(SECOND));
     assert_eq!(second.reservations(0), alone);
     assert_eq!(first.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
     let stopped = first.guest.ask("load stop");
     assert!(stopped.code == 1 && stopped.text.contains("failed"), "it is fenced: {stopped:?}");
     first.guest.run("umount /mnt");
-    second.guest.run(&format!("e2fsck -p {0} && mount {0} /mnt", devices[1]));
+    second.guest.run(&format!("e2fsck -p {0} && mount {0} /mnt", second.device));
     paths::start_load(&mut second.guest, "/mnt", 1);
     paths::goes_on(&mut second.guest, 10, CHANGES);
 
-    // The owner dies: the next one knows who is fenced.
+    // The owner dies. The next owner has the reservation and the registrations.
     san.kill(0);
     paths::goes_on(&mut second.guest, 10, CHANGES);
     let next = san.owner(1, "disk");
@@ -163,23 +170,23 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     }
 
     let done = paths::stop_load(&mut second.guest);
-    let checked = paths::check_load(&mut second.guest, &devices[1], "/mnt");
+    let checked = paths::check_load(&mut second.guest, &second.device, "/mnt");
     println!("{done:?}, {checked} places checked");
     assert!(done.writes >= 40 && checked >= 20 && done.stalled < STALL, "{done:?}, {checked}");
-    second.guest.run(&format!("umount /mnt && e2fsck -fn {}", devices[1]));
+    second.guest.run(&format!("umount /mnt && e2fsck -fn {}", second.device));
     assert_eq!(second.guest.errors(), [""; 0]);
-    // The last write behind the file system that was not refused is one of the second machine.
+    // Of the writes behind the file system, the last one that was acknowledged is of the second machine.
     let found =
-        second.guest.run(&format!("dd if={} bs=1M skip=88 count=1 2>/dev/null | head -n 1", devices[1]));
+        second.guest.run(&format!("dd if={} bs=1M skip=88 count=1 2>/dev/null | head -n 1", second.device));
     assert_eq!(found, format!("guest-{}\n", NODES + 1));
 
-    // The fenced one comes back.
+    // The fenced machine registers anew.
     first.register(FIRST);
     assert_eq!(first.reservations(0), (both, Some(SECOND)));
     assert_eq!(first.writes([0, 1, 2]), [Yes, StandsBy, StandsBy]);
     first
         .guest
-        .run(&format!("e2fsck -fn {0} && mount {0} /mnt && ls /mnt/load.1 && umount /mnt", devices[0]));
+        .run(&format!("e2fsck -fn {0} && mount {0} /mnt && ls /mnt/load.1 && umount /mnt", first.device));
     for member in [&mut first, &mut second] {
         member.guest.run("multipath -F && iscsiadm -m node --logout");
     }

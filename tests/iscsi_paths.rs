@@ -4,7 +4,6 @@
 #[path = "iscsi_guest/cluster.rs"]
 mod cluster;
 #[path = "iscsi_guest/mod.rs"]
-#[allow(dead_code, reason = "targets of others use the rest")]
 mod iscsi_guest;
 #[allow(dead_code, reason = "the fault scripts use the rest")]
 #[path = "hosts/netns.rs"]

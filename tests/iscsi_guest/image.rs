@@ -69,9 +69,9 @@ const RULES: [&str; 12] = [
 
 /// What administrators are given for volumes of Loadline.
 const VOLUMES: &str = include_str!("../../packaging/iscsi/multipath.conf");
-/// What is theirs. The checks of paths are frequent, so that tests are short.
+/// What is theirs. The checks of paths are frequent, so that tests are short. Keys of reservations are those that `mpathpersist` registers.
 const DEFAULTS: &str = "defaults {\n    find_multipaths yes\n    user_friendly_names yes\n    polling_interval 1\n    \
-                        max_polling_interval 2\n}\n";
+                        max_polling_interval 2\n    reservation_key file\n}\n";
 
 /// A kernel and a first file system.
 pub(crate) struct Image {
