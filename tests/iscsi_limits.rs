@@ -160,6 +160,31 @@ fn no_login_takes_longer_than_its_limit_and_none_goes_on_for_ever() {
     asking.join().expect("it has ended");
 }
 
+/// A volume may do so little a second that commands would wait for too long: those that have not begun are refused, and nothing else is
+/// disturbed.
+#[test]
+fn commands_that_wait_for_the_limit_of_a_volume_are_answered_in_time() {
+    let cluster = Cluster::start(1);
+    cluster.loadline(&["volume", "create", "disk", "--size", "16MiB", "--copies", "1"]);
+    cluster.loadline(&["volume", "attach", "disk"]);
+    let mut session = ready(cluster.address(1), 1, "disk");
+    cluster.loadline(&["volume", "limit", "disk", "--iops", "1"]);
+    let begun = Instant::now();
+    let numbers: Vec<u32> = (0..40).map(|byte| write(&mut session, byte)).collect();
+    let mut statuses = Vec::new();
+    for _ in numbers {
+        let (_, status) = session.any_answer().expect("the session goes on");
+        assert!(begun.elapsed() < LIMIT, "{statuses:?}");
+        statuses.push(status);
+    }
+    let [good, full] = [0, 0x28].map(|wanted| statuses.iter().filter(|status| **status == wanted).count());
+    assert!(good > 0 && full > 0 && good + full == statuses.len(), "{statuses:?}");
+    cluster.loadline(&["volume", "limit", "disk", "--none"]);
+    let number = write(&mut session, 77);
+    assert_eq!(session.answer(number).expect("it is answered").0, 0);
+    assert_eq!(read(&mut session), [77; 4096]);
+}
+
 /// Writes wait for a second copy, which is away. They are not answered, the session ends, and what has begun does not come over what is newer.
 #[test]
 fn what_a_volume_cannot_carry_out_ends_the_session_and_never_comes_late() {

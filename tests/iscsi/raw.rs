@@ -125,6 +125,18 @@ impl Raw {
         }
     }
 
+    /// The next answer to a command without data: its number, and its status. Pings are answered meanwhile.
+    pub(crate) fn any_answer(&mut self) -> io::Result<(u32, u8)> {
+        loop {
+            let (header, _) = self.receive()?;
+            match header.opcode() {
+                opcode::NOP_IN => self.pong(&header)?,
+                opcode::SCSI_RESPONSE => return Ok((header.task_tag(), header.0[3])),
+                other => panic!("operation code {other:#04x} comes"),
+            }
+        }
+    }
+
     /// Answers a ping.
     pub(crate) fn pong(&mut self, ping: &Header) -> io::Result<()> {
         let mut header = Header::new(opcode::NOP_OUT | IMMEDIATE, flag::FINAL);
