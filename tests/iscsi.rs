@@ -101,7 +101,7 @@ fn the_tests_of_libiscsi_fail_nowhere_and_skip_only_what_a_volume_does_not_have(
     assert_eq!(failed, listed(include_str!("iscsi/wrong.txt")), "{:#?}", suite.failed);
     assert_eq!(skipped, listed(include_str!("iscsi/skipped.txt")), "{:#?}", suite.skipped);
     assert!(text.contains("Run Summary"), "it did not end: {text}");
-    assert!(suite.passed.len() > 200, "{} passed: {text}", suite.passed.len());
+    assert!(suite.passed.len() > 180, "{} passed: {text}", suite.passed.len());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod ceph;
 pub(crate) mod cluster;
 mod idle;
+mod iscsi;
 mod kill;
 mod nbd;
 mod storm;
@@ -28,7 +29,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) json: bool,
 }
 
-/// Measures what is wanted: all, if nothing is named, but what needs Ceph.
+/// Measures what is wanted: all, if nothing is named, but what needs Ceph or tgt.
 pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), String> {
     let named = |name: &str| names.iter().any(|n| name.contains(n.as_str()));
     let wanted = |name: &str| names.is_empty() || named(name);
@@ -37,6 +38,9 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if wanted("vhost") {
         vhost::measure(setting)?;
+    }
+    if named("iscsi") {
+        iscsi::measure(setting)?;
     }
     if named("ceph") {
         ceph::measure(setting)?;

@@ -4,6 +4,7 @@ use std::io::Error;
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
@@ -253,6 +254,14 @@ impl Session for AnySession {
 
     fn is_always_watched(&self) -> bool {
         each!(self.is_always_watched())
+    }
+
+    fn pass_time(&mut self, passed: Duration) -> Result<bool, SessionEnd> {
+        each!(self.pass_time(passed))
+    }
+
+    fn longest_wait(&self) -> Option<Duration> {
+        each!(self.longest_wait())
     }
 
     fn attached(&mut self, attachment: Attachment) {

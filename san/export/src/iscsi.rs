@@ -18,6 +18,7 @@
 //! | [`negotiated`] | what a login hands to the session |
 //! | `discovery`, `text` | sessions that look for volumes; texts of sessions |
 //! | `session`, `error` | PDUs in and out, and what each is for; why sessions end |
+//! | `liveness` | how long an initiator, and what its commands need, is waited for |
 //! | `tasks`, `transfer`, `answer` | commands: carried out, their data from the initiator, their answers to it |
 //! | `management` | task management |
 //! | `reader`, `sender`, `numbers`, `pdu` | PDUs as bytes, with digests and numbers |
@@ -28,6 +29,7 @@ mod authentication;
 pub mod connection;
 mod discovery;
 mod error;
+mod liveness;
 pub mod login;
 mod management;
 pub mod name;

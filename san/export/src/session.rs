@@ -2,6 +2,7 @@
 //! completions in, answers out. A session owns its connection, and reads and writes it itself. It never waits.
 
 use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
 
 use loadline_san_core::lease::Moment;
 use loadline_san_core::map::Map;
@@ -156,6 +157,18 @@ pub trait Session {
     /// Whether the socket is watched while the session takes no requests, too.
     fn is_always_watched(&self) -> bool {
         false
+    }
+
+    /// So much time has passed since the last call, without the time for which the process was stopped: the caller calls it about every half
+    /// second. Whether the session has something to send. An error ends the session.
+    fn pass_time(&mut self, _passed: Duration) -> Result<bool, SessionEnd> {
+        Ok(false)
+    }
+
+    /// How long a request may wait until it begins; `None` if for as long as it takes. The caller completes it with
+    /// [`Failure::TooMany`] after that.
+    fn longest_wait(&self) -> Option<Duration> {
+        None
     }
 
     /// The volume was attached again, and no other node has owned it meanwhile. A session that stands by carries requests out from now on.

@@ -2,6 +2,7 @@
 
 use std::io::Error;
 use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
 
 use loadline_san_core::map::Map;
 use loadline_san_core::message::Content;
@@ -11,6 +12,7 @@ use loadline_san_transport::channel::Channel;
 use loadline_san_transport::socket::Received;
 
 use super::error::SessionError;
+use super::liveness::UNBEGUN;
 use super::negotiated::Negotiated;
 use super::session::Session;
 use crate::login::Chosen;
@@ -55,6 +57,9 @@ impl Connection {
             received = channel.receive_to(spaces);
             if let Received::Some(bytes) = received { Some(bytes) } else { None }
         });
+        if matches!(received, Received::Some(_)) {
+            session.liveness().received();
+        }
         (received, more)
     }
 }
@@ -122,6 +127,9 @@ impl session::Session for Connection {
             sent.bytes = self.session.sender().out.bytes();
             let room = self.channel.send_all(&mut self.session.sender().out);
             sent.is_full = !room.map_err(|error| SessionEnd::not_sent(&error))?;
+            if self.session.sender().out.bytes() < sent.bytes {
+                self.session.liveness().sent();
+            }
         }
         if self.session.is_over() && !self.channel.has_unsent() { Err(SessionEnd::Closed) } else { Ok(sent) }
     }
@@ -144,6 +152,14 @@ impl session::Session for Connection {
 
     fn is_always_watched(&self) -> bool {
         self.session.awaits_data() && self.session.wants_bytes()
+    }
+
+    fn pass_time(&mut self, passed: Duration) -> Result<bool, SessionEnd> {
+        self.session.pass(passed).map_err(ended)
+    }
+
+    fn longest_wait(&self) -> Option<Duration> {
+        Some(UNBEGUN)
     }
 
     fn attached(&mut self, _attachment: Attachment) {

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::liveness::LONGEST;
+
 /// Why an initiator is disconnected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum SessionError {
@@ -30,4 +32,13 @@ pub(super) enum SessionError {
     /// Its name and its identifier are those of another session, which has come later.
     #[error("another session of initiator {0} with the same identifier takes its place")]
     Displaced(String),
+    /// Nothing comes of it.
+    #[error("the initiator has sent nothing for {} s, and has not answered a ping", LONGEST.as_secs())]
+    Silent,
+    /// It takes nothing of what it is sent.
+    #[error("the initiator has read nothing of what it is sent for {} s", LONGEST.as_secs())]
+    NotRead,
+    /// A command waits for too long.
+    #[error("a command of the initiator has waited for {} s: the volume cannot carry it out", LONGEST.as_secs())]
+    Late,
 }

@@ -1,5 +1,7 @@
 //! A session after its login, without its connection: PDUs in, block requests out; completions in, PDUs out.
 
+use std::time::Duration;
+
 use loadline_base::iscsi::{
     Header, NO_TAG, add_key, field, flag, keys, logout, logout_response, opcode, reject,
 };
@@ -9,6 +11,7 @@ use loadline_san_core::volume::Failure;
 use loadline_san_device::pool::{Blocks, Pool};
 
 use super::error::SessionError;
+use super::liveness::{LONGEST, Liveness};
 use super::management::Management;
 use super::name::name_of;
 use super::negotiated::Negotiated;
@@ -23,6 +26,9 @@ use crate::scsi::unit::{NexusId, NexusName, SharedUnit};
 
 /// While so many bytes are not sent, nothing is received.
 const MOST_UNSENT: usize = 2 * MOST_BYTES;
+
+/// The tag by which an initiator answers a ping. No request for data has it.
+const PING: u32 = NO_TAG - 1;
 
 /// A session of an initiator.
 #[derive(Debug)]
@@ -42,6 +48,7 @@ pub(super) struct Session {
     tasks: Tasks,
     management: Management,
     texts: Texts,
+    liveness: Liveness,
     /// There is memory for commands.
     accepts: bool,
     /// The logout that is answered when nothing is under way.
@@ -74,6 +81,7 @@ impl Session {
             tasks: Tasks::new(unit, parameters),
             management: Management::default(),
             texts: Texts::default(),
+            liveness: Liveness::default(),
             accepts: true,
             leaving: None,
             is_over: false,
@@ -137,6 +145,30 @@ impl Session {
             self.log_out(&header, logout_response::CLOSED);
         }
         Ok(())
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------
+
+    /// Time passes. Whether there is something to send.
+    pub(super) fn pass(&mut self, passed: Duration) -> Result<bool, SessionError> {
+        let has_unsent = self.sender.out.bytes() > 0;
+        if self.tasks.pass(passed, has_unsent) >= LONGEST {
+            return Err(SessionError::Late);
+        }
+        let receives = (self.accepts || self.awaits_data()) && self.wants_bytes();
+        let pings = self.liveness.pass(passed, receives, has_unsent)?;
+        if pings {
+            let mut ping = Header::new(opcode::NOP_IN, flag::FINAL);
+            ping.set_u32(field::TASK_TAG, NO_TAG);
+            ping.set_u32(field::TRANSFER_TAG, PING);
+            self.sender.request(ping);
+        }
+        Ok(pings)
+    }
+
+    /// What shows that the initiator lives.
+    pub(super) fn liveness(&mut self) -> &mut Liveness {
+        &mut self.liveness
     }
 
     // ---- what the initiator sends ----------------------------------------------------------------------

@@ -6,6 +6,7 @@
 //! - **K3. What commands may take has a bound.** Commands wait until what is taken allows them to begin; the window limits how many wait.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use loadline_base::iscsi::{Header, attribute, field, flag, opcode};
 use loadline_base::scsi::{Sense, Status};
@@ -53,6 +54,8 @@ struct Slot {
     state: State,
     /// It is not answered.
     is_ended: bool,
+    /// How long it has waited for anything but the initiator.
+    waited: Duration,
     /// What the last read gave, and its first sector.
     fills: Vec<Fill>,
     sector: u64,
@@ -137,6 +140,23 @@ impl Tasks {
         self.ended > 0
     }
 
+    /// Time passes. How long the command has waited for anything but the initiator that has waited for longest.
+    pub(super) fn pass(&mut self, passed: Duration, has_unsent: bool) -> Duration {
+        // One that has not begun waits for those before it.
+        let is_slow = self.unsettled > 0 || has_unsent;
+        let mut longest = Duration::ZERO;
+        for slot in self.slots.iter_mut().flatten() {
+            let awaits_initiator = match slot.state {
+                State::Needs(_) | State::Over(_) => true,
+                State::Waits => is_slow,
+                State::AtWork(_) | State::Blocked(_) => false,
+            };
+            slot.waited = if awaits_initiator { Duration::ZERO } else { slot.waited + passed };
+            longest = longest.max(slot.waited);
+        }
+        longest
+    }
+
     /// Allows the initiator to send as many commands as there is room for. If nothing is there, it is one at least: no answer is to come that
     /// would allow more.
     pub(super) fn allow(&self, sender: &mut Sender) {
@@ -178,6 +198,7 @@ impl Tasks {
             transfer: Transfer::new(pdu, &self.parameters),
             state,
             is_ended: false,
+            waited: Duration::ZERO,
             fills: Vec::new(),
             sector: 0,
             map: None,

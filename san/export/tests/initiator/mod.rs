@@ -346,6 +346,20 @@ impl Target {
         panic!("it never comes to rest");
     }
 
+    /// The session receives, and its socket takes nothing that it sends.
+    pub(crate) fn receive_only(&mut self) -> Result<(), SessionEnd> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let mut from = Receiving {
+            pool: &self.pool,
+            now: Moment(0),
+            accepts: true,
+            is_ready: true,
+            requests: &mut self.requests,
+        };
+        connection.receive(&mut from)?;
+        connection.send(false, |_| {}).map(drop)
+    }
+
     fn read(&mut self) {
         let mut some = [0; 65536];
         while let Ok(read) = self.far.read(&mut some)

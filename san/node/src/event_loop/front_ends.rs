@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::VolumeId;
@@ -26,6 +27,9 @@ use crate::node::sockets::is_closed;
 
 /// Bytes that the requests and answers of all clients may take. Beyond that only clients that take none receive.
 const MOST_TAKEN: usize = 512 << 20;
+
+/// Time passes for sessions in steps that are no longer.
+const LONGEST_STEP: Duration = Duration::from_secs(1);
 
 /// What the sessions use of the loop.
 pub(super) struct Ring<'a> {
@@ -65,6 +69,8 @@ pub(super) struct FrontEnds {
     sent_to: Answered,
     /// Bytes that the requests and answers of all clients take.
     taken: usize,
+    /// Until when time was passed on to the sessions.
+    passed: Option<Moment>,
 }
 
 impl FrontEnds {
@@ -500,6 +506,22 @@ impl FrontEnds {
         let gone: Vec<u32> =
             self.clients.iter().filter(|(_, client)| which(client)).map(|(key, _)| *key).collect();
         gone.into_iter().for_each(|key| self.disconnect(key, uring, why));
+    }
+
+    /// Passes time on to the sessions: some have something to send then, and some end.
+    pub(super) fn pass_time(&mut self, uring: &mut Uring, now: Moment) {
+        let before = self.passed.replace(now).unwrap_or(now);
+        // A loop that was stopped does not know what its clients have sent meanwhile.
+        let passed = Duration::from_nanos(now.since(before)).min(LONGEST_STEP);
+        let mut ended = Vec::new();
+        for (key, client) in &mut self.clients {
+            match client.session.pass_time(passed) {
+                Ok(false) => {}
+                Ok(true) => self.answered.push(*key),
+                Err(end) => ended.push((*key, Why::Ended(end))),
+            }
+        }
+        ended.into_iter().for_each(|(key, why)| self.disconnect(key, uring, &why));
     }
 
     /// Disconnects clients that have closed their connection and take no requests, whose sockets are not watched; and clients whose

@@ -1,16 +1,37 @@
 //! Connections of clients end.
 
+use std::time::Duration;
+
 use loadline_san_core::ids::VolumeId;
-use loadline_san_core::volume::{Event, Status};
+use loadline_san_core::lease::Moment;
+use loadline_san_core::volume::{Event, Failure, Status};
 use loadline_san_export::session::Session as _;
 
 use super::EventLoop;
 use super::client::{Client, Stage};
-use super::command::{LoopEvent, SessionId};
+use super::command::{LoopEvent, NewClient, SessionId};
 use super::route::Local;
 use super::why::{Why, refuse};
 use crate::identity::accesses::Accesses;
 use crate::node::sockets::is_closed;
+
+/// How long a client of a protocol whose clients stand by waits to be let in: initiators give up commands after 15 s.
+const STANDBY_ADMISSION: Duration = Duration::from_secs(11);
+
+/// Disconnects clients that have gone while they waited to be let in, and those that have waited for too long.
+fn end_coming(coming: &mut Vec<(NewClient, Moment)>, now: Moment, limit: Duration) {
+    let gone = coming.extract_if(.., |(new, _)| is_closed(&new.channel));
+    gone.for_each(|(new, _)| refuse(new, &Why::CLOSED));
+    let limit_of = |new: &NewClient| match new.protocol.stands_by() {
+        true => limit.min(STANDBY_ADMISSION),
+        false => limit,
+    };
+    let late = coming.extract_if(.., |(new, came)| now.since(*came) >= limit_of(new).as_nanos() as u64);
+    late.for_each(|(new, _)| {
+        let limit = limit_of(&new).as_secs();
+        refuse(new, &Why::NotLetIn(limit));
+    });
+}
 
 impl EventLoop {
     /// Ends a client's connection. What it requested and has not begun is dropped (rule T13).
@@ -113,6 +134,23 @@ impl EventLoop {
         self.disconnect_all(|client| client.origin.session == Some(session), &Why::Session);
     }
 
+    /// Refuses requests that have waited to begin for longer than their clients wait: for the limit of the volume, or for room.
+    fn refuse_unbegun(&mut self) {
+        let (now, mut taken) = (self.now, Vec::new());
+        for host in self.volumes.iter_mut() {
+            let longest = |key| self.front_ends.get(key)?.session.longest_wait();
+            host.take_unbegun(now, longest, &mut taken);
+        }
+        for (key, slot) in taken {
+            let Some(client) = self.front_ends.get_mut(key) else { continue };
+            let completed = client.session.complete(slot, Err(Failure::TooMany));
+            self.front_ends.has_answers(key);
+            if let Err(end) = completed {
+                self.disconnect(key, &Why::Ended(end));
+            }
+        }
+    }
+
     /// Disconnects clients whose requests have waited for too long at volumes that are not served, or that wait to be let in for so
     /// long; clients whose hosts do not confirm what they are sent; and those that have gone while they were not read.
     pub(super) fn end_waits(&mut self) {
@@ -123,13 +161,13 @@ impl EventLoop {
         for host in self.volumes.iter_mut() {
             host.find_late(now, limit_ns, &mut late);
             for coming in [&mut host.arriving, &mut host.announced] {
-                let gone = coming.extract_if(.., |(new, _)| is_closed(&new.channel));
-                gone.for_each(|(new, _)| refuse(new, &Why::CLOSED));
-                let late = coming.extract_if(.., |(_, came)| now.since(*came) >= limit_ns);
-                late.for_each(|(new, _)| refuse(new, &Why::NotLetIn(limit.as_secs())));
+                end_coming(coming, now, limit);
             }
         }
+        self.units.held().for_each(|held| end_coming(held, now, limit));
         late.into_iter().for_each(|key| self.disconnect(key, &Why::Waited(limit.as_secs())));
+        self.refuse_unbegun();
+        self.front_ends.pass_time(&mut self.uring, now);
         self.front_ends.end_silent(&mut self.uring);
         self.drop_gone();
     }

@@ -19,6 +19,7 @@ use std::rc::Rc;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::VolumeId;
+use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::Status;
 use loadline_san_export::front_ends::{AnySession, Opening};
 use loadline_san_export::scsi::reservations::Reservations;
@@ -30,7 +31,7 @@ use super::EventLoop;
 use super::client::{Client, ClientOrigin, StandsBy};
 use super::command::{LoopEvent, NewClient};
 use super::route::Local;
-use super::why::{Why, has_room, is_stranger};
+use super::why::{MOST_CLIENTS, Why, has_room, is_stranger};
 
 /// The logical unit of a volume at this node.
 struct UnitHost {
@@ -39,8 +40,8 @@ struct UnitHost {
     is_fresh: bool,
     /// The number by which they are asked for: a new one whenever the volume was lost.
     wanted: u64,
-    /// Clients that core has let in meanwhile.
-    held: Vec<NewClient>,
+    /// Clients that core has let in meanwhile, and since when they wait here.
+    held: Vec<(NewClient, Moment)>,
 }
 
 /// The logical units of a loop.
@@ -51,6 +52,11 @@ impl Units {
     /// The unit of a volume, for a session of its own.
     pub(super) fn unit(&self, id: VolumeId) -> Option<SharedUnit> {
         self.0.get(&id).map(|host| host.unit.clone())
+    }
+
+    /// Clients that core has let in, and that wait until reservations were read; and since when.
+    pub(super) fn held(&mut self) -> impl Iterator<Item = &mut Vec<(NewClient, Moment)>> {
+        self.0.values_mut().map(|host| &mut host.held)
     }
 
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
@@ -185,14 +191,15 @@ impl EventLoop {
     pub(super) fn hold_for_unit(&mut self, new: NewClient) {
         match self.units.0.get_mut(&new.volume) {
             Some(host) if host.is_fresh => self.open_on_unit(new, None),
-            Some(host) => host.held.push(new),
+            Some(host) if host.held.len() < MOST_CLIENTS => host.held.push((new, self.now)),
+            Some(_) => super::why::refuse(new, &Why::TooMany),
             None => super::why::refuse(new, &Why::Detached),
         }
     }
 
     fn let_in_to_unit(&mut self, id: VolumeId) {
         let held = self.units.0.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
-        for new in held {
+        for (new, _) in held {
             match self.volumes.get(id).is_some_and(|host| host.is_old(&new)) {
                 true => super::why::refuse(new, &Why::Old),
                 false => self.open_on_unit(new, None),
@@ -220,7 +227,7 @@ impl EventLoop {
             host.wanted += 1;
             host.unit.borrow_mut().deactivate_all();
             let held = std::mem::take(&mut host.held);
-            held.into_iter().for_each(|new| super::why::refuse(new, &Why::Detached));
+            held.into_iter().for_each(|(new, _)| super::why::refuse(new, &Why::Detached));
         }
         if self.front_ends.stand_by(id) {
             for client in self.front_ends.of_volume(id).filter(|client| client.standby.is_some()) {

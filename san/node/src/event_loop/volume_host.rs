@@ -1,6 +1,7 @@
 //! A volume at this node, with the requests of its clients.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::layout::{Layout, MOST_TOGETHER};
@@ -35,6 +36,9 @@ const PIECE: u64 = 256;
 const PIECES_OF_BLOCK: u64 = 8;
 /// Blocks that the pieces of one request are counted as at the most: of a trim 1 GiB is under way at a time.
 const MOST_OF_PIECES: u64 = 128;
+
+/// No request that has waited to begin for less is searched for.
+const LEAST_WAIT_NS: u64 = 1_000_000_000;
 
 /// What comes of a client's request.
 pub(super) enum Begun {
@@ -244,6 +248,34 @@ impl VolumeHost {
             late.extend(
                 at_work.chain(waiting).filter(|(_, since)| is_late(*since)).map(|(client, _)| client),
             );
+        }
+    }
+
+    /// Takes away requests that have waited to begin for longer than their clients wait: `longest` is how long a client does. They never
+    /// begin. Adds each client, and which of its requests it is.
+    pub(super) fn take_unbegun(
+        &mut self,
+        now: Moment,
+        longest: impl Fn(u32) -> Option<Duration>,
+        taken: &mut Vec<(u32, u32)>,
+    ) {
+        for queue in [&mut self.changes, &mut self.reads, &mut self.maps] {
+            // Requests are in the order in which they came.
+            if queue.waiting.front().is_none_or(|first| now.since(first.since) < LEAST_WAIT_NS) {
+                continue;
+            }
+            queue.waiting.retain(|waits| {
+                let longest = longest(waits.client);
+                let is_late =
+                    longest.is_some_and(|longest| now.since(waits.since) >= longest.as_nanos() as u64);
+                if is_late {
+                    taken.push((waits.client, waits.request.slot));
+                    if let Some(tracer) = &mut self.tracer {
+                        tracer.refused(waits.number);
+                    }
+                }
+                !is_late
+            });
         }
     }
 

@@ -335,7 +335,8 @@ impl Node {
         admit: impl FnOnce() -> Result<(), LoginError>,
     ) -> Result<Result<RequestedVolume, Refusal>, LoginError> {
         match protocol.stands_by() {
-            true => self.find_unit(name, is_protected, admit).await,
+            // It has only named the volume, and may have to prove its name: until then it can be displaced.
+            true => self.find_unit(name, is_protected).await,
             false => self.find(name, is_protected, admit).await,
         }
     }
@@ -345,7 +346,6 @@ impl Node {
         &self,
         name: &str,
         is_protected: bool,
-        admit: impl FnOnce() -> Result<(), LoginError>,
     ) -> Result<Result<RequestedVolume, Refusal>, LoginError> {
         self.refresh_within(SERVED).await;
         let found = {
@@ -367,7 +367,6 @@ impl Node {
                 "volume {name} is served only by TLS, which this protocol does not have"
             ))));
         }
-        admit()?;
         self.tell_unit(id, None);
         let initiators = volume.initiators.clone();
         let (bytes, group) = (record.blocks * BLOCK, group_of(self.id()));
