@@ -25,7 +25,7 @@ use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
 use crate::config::catalog::{self, Catalog, SocketPlace, VolumeState};
 use crate::event_loop::command::LoopCommand;
-use crate::event_loop::most_in_flight;
+use crate::event_loop::most_bytes;
 use crate::identity::access::Role;
 use crate::identity::fingerprint;
 use crate::strangers;
@@ -498,12 +498,12 @@ fn address_of(from: &str) -> IpAddr {
 fn export_of(volume: &catalog::Volume) -> Export {
     let copies = volume.copies;
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
-    Export { description, bytes: volume.blocks * BLOCK, most: most_of(volume), ..Export::default() }
-}
-
-/// The most bytes that are written at once: a power of two, as clients expect it.
-pub(super) fn most_of(volume: &catalog::Volume) -> u32 {
-    (BLOCK as u32) << most_in_flight(volume.log_bytes).ilog2()
+    Export {
+        description,
+        bytes: volume.blocks * BLOCK,
+        most: most_bytes(volume.log_bytes),
+        ..Export::default()
+    }
 }
 
 #[cfg(test)]
