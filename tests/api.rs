@@ -98,6 +98,20 @@ fn the_api_is_as_it_is_described() {
         ("POST", "/v1/volumes", "null", 400),
         ("POST", "/v1/volumes", volume, 400),
         ("POST", "/v1/volumes", &"[".repeat(3 << 20), 400),
+        ("POST", "/v1/volumes/x/initiators", "{}", 400),
+        ("POST", "/v1/volumes/x/initiators", r#"{"name": "server-1"}"#, 400),
+        ("POST", "/v1/volumes/x/initiators", r#"{"name": "iqn.x", "chap": "secret"}"#, 400),
+        (
+            "POST",
+            "/v1/volumes/x/initiators",
+            r#"{"name": "iqn.x", "chap": {"user": "u", "secret": "short"}}"#,
+            400,
+        ),
+        ("POST", "/v1/volumes/x/initiators", r#"{"name": "iqn.x", "other": 1}"#, 400),
+        ("POST", "/v1/volumes/x/initiators", r#"{"name": "iqn.x"}"#, 404),
+        ("POST", "/v1/volumes/x/initiators/end", "{}", 400),
+        ("POST", "/v1/volumes/x/initiators/end", r#"{"name": "server-1"}"#, 400),
+        ("POST", "/v1/volumes/x/initiators/end", r#"{"name": "iqn.x"}"#, 404),
     ] {
         let (status, answer) = cluster.request(1, method, path, body);
         let path = &path[..path.len().min(40)];

@@ -2,13 +2,17 @@
 
 #[path = "iscsi/boot.rs"]
 mod boot;
+#[path = "iscsi/initiator.rs"]
+mod initiator;
 mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use initiator::Initiator;
 use nodes::machine::{Image, Machine};
 use nodes::{Cluster, run};
 
@@ -147,6 +151,8 @@ fn each_node_is_a_path_and_the_owner_the_active_one() {
         let (answered, text) = reads(&cluster, node);
         assert!(!answered && text.contains("NOT READY"), "{text}");
     }
+    let target = first.split('/').nth(3).expect("it has a target");
+    sessions_and_reservations_are_shown(&cluster, target);
     // Node 2 becomes the owner, and node 1 stands by.
     uri(&cluster, 2, "disk");
     assert!(reads(&cluster, 2).0, "{}", reads(&cluster, 2).1);
@@ -158,6 +164,61 @@ fn each_node_is_a_path_and_the_owner_the_active_one() {
         assert!(begun.elapsed() < limit, "no node has taken it over");
         std::thread::sleep(Duration::from_millis(50));
     }
+    let volume = shown(&cluster);
+    assert_eq!(
+        volume["reservations"]["registrations"][0]["key"], "0x0000000000000abc",
+        "it survives the owner"
+    );
+    assert_eq!(volume["paths"]["unknown"][0]["node"], "node-2", "{volume}");
+}
+
+fn shown(cluster: &Cluster) -> serde_json::Value {
+    serde_json::from_str(&cluster.loadline(&["volume", "show", "disk", "--json"])).expect("it is JSON")
+}
+
+/// An initiator has a session with the owner (node 1), and one with node 2, and reserves the volume, which goes on.
+fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
+    const NAME: &str = "iqn.2026-01.org.example:test";
+    let log_in = |node| Initiator::log_in(SocketAddr::from((cluster.address(node), 3260)), NAME, target);
+    let (mut first, second) = (log_in(1), log_in(2));
+    // A new session is first told that it is one.
+    first.command(&[0; 6], &[]);
+    assert_eq!(first.reserve_out(0, 0, (0, 0xabc)), 0, "it registers");
+    assert_eq!(first.reserve_out(1, 5, (0xabc, 0)), 0, "it reserves: write exclusive, registrants only");
+    let volume = shown(cluster);
+    let path = |node: u8, state: &str| serde_json::json!({ "node": format!("node-{node}"), "portal": format!("{}:3260", cluster.address(node)), "state": state, "sessions": 1 });
+    let paths =
+        serde_json::json!([{ "initiator": NAME, "paths": [path(1, "active"), path(2, "stands_by")] }]);
+    assert_eq!(volume["paths"]["initiators"], paths);
+    assert_eq!((&volume["health"], &volume["note"]), (&"healthy".into(), &serde_json::Value::Null));
+    let reservation = &volume["reservations"]["reservation"];
+    assert_eq!(
+        (&reservation["holder"], &reservation["kind"]),
+        (&NAME.into(), &"write exclusive, registrants only".into())
+    );
+    let text = cluster.loadline(&["volume", "show", "disk"]);
+    let lines = [
+        "iscsi     2 sessions of 1 initiator",
+        "reserved  write exclusive",
+        "stands by",
+        "0x0000000000000abc",
+    ];
+    lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
+    let text = cluster.loadline(&["san", "status"]);
+    assert!(text.contains("iSCSI: 2 sessions of 1 initiator with 1 volume; 1 volume reserved"), "{text}");
+    // One path is left: that is said, and nothing is wrong with the volume.
+    drop(second);
+    let begun = Instant::now();
+    let text = loop {
+        let text = cluster.loadline(&["san", "status"]);
+        if text.contains("iSCSI: 1 session of") {
+            break text;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "the session has not ended: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(text.contains(&format!("disk: one initiator has only one path ({NAME}, at node-1)")), "{text}");
+    assert_eq!(shown(cluster)["health"], "healthy");
 }
 
 /// Makes a file system in the first partition, and writes to it until the power fails. When the machine boots again, checks that

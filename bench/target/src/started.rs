@@ -25,8 +25,8 @@ use crate::process::NodeProcess;
 
 /// How long nodes of a run that was killed may take to end.
 const END: Duration = Duration::from_secs(20);
-/// Ports at each node's address: the API, other nodes, NBD.
-const PORTS: [u16; 3] = [7400, 7401, 10809];
+/// Ports at each node's address: the API, other nodes, NBD, iSCSI.
+const PORTS: [u16; 4] = [7400, 7401, 10809, 3260];
 /// Networks that are tried before it is given up.
 const MOST_NETWORKS: u32 = 200;
 /// Where the next search of this process for a network begins.

@@ -104,6 +104,15 @@ impl Protocol {
         }
     }
 
+    /// Which other programs listen at its port on some hosts, for messages.
+    pub fn other_servers(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "another NBD server, as nbd-server or qemu-nbd",
+            Protocol::Vhost => "another process",
+            Protocol::Iscsi => "another iSCSI target, as tgtd or that of the kernel (LIO)",
+        }
+    }
+
     /// How clients name a volume at a node that listens at this address of the network, if at any, and at this unix socket.
     pub fn ways(self, volume: &str, address: Option<SocketAddr>, socket: &Path) -> Ways {
         match self {

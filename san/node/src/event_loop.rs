@@ -90,7 +90,7 @@ use units::Units;
 use volumes::Volumes;
 
 pub(crate) use volume_host::MOST_EXTENTS;
-pub use volume_host::most_in_flight;
+pub use volume_host::{most_bytes, most_in_flight};
 
 /// The key of what wakes the loop.
 const WAKE: u32 = 0;

@@ -6,6 +6,7 @@ mod create;
 mod limit;
 mod many;
 mod names;
+mod paths;
 mod scrub;
 mod ways;
 
@@ -36,7 +37,7 @@ enum Command {
         #[command(flatten)]
         api: Api,
     },
-    /// Show a volume with its copies, and the reason if the volume waits.
+    /// Show a volume with its copies, the paths of its iSCSI initiators, its reservations, and the reason if the volume waits.
     Show {
         /// The name of the volume.
         name: String,
@@ -386,6 +387,7 @@ fn show(volume: &VolumeView) -> Exit {
     print_line!("attached  {}", volume.attached.as_deref().unwrap_or("-"));
     print_line!("owner     {}", volume.owner.as_deref().unwrap_or("-"));
     print_line!("epoch     {}", volume.epoch);
+    paths::print_lines(volume);
     if let Some(note) = &volume.note {
         print_line!("note      {note}");
     }
@@ -412,5 +414,6 @@ fn show(volume: &VolumeView) -> Exit {
             print_line!("copy {}: {note}", replica.id);
         }
     }
+    paths::print_tables(volume);
     Exit::Done
 }

@@ -18,6 +18,11 @@ pub(crate) fn count(value: f64) -> String {
     grouped
 }
 
+/// `1 step`, `2 steps`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
+}
+
 /// Microseconds in the unit that suits: `85.2 us`, `1.25 ms`, `2.1 s`; `-` where there is no figure.
 pub(crate) fn latency(micros: Option<f64>) -> String {
     match micros {

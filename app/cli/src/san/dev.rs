@@ -230,8 +230,8 @@ fn unusable(args: &Dev, folder: &Path, cluster: &Path) -> Result<Option<String>,
         for at in own.into_iter().chain(join::endpoints(ip, &[]).into_values()) {
             if let Err(why) = TcpListener::bind(at) {
                 return Ok(Some(format!(
-                    "{at} cannot be used ({why}): another cluster may run there. Stop that one, or give this one a network of its \
-                     own: --network 127.0.{}.0",
+                    "{at} cannot be used ({why}): another cluster may run there, or another program listens on that port of all \
+                     addresses ('ss -ltnp'). Stop it, or give this cluster a network of its own: --network 127.0.{}.0",
                     args.network.octets()[2].wrapping_add(1)
                 )));
             }

@@ -1,5 +1,8 @@
 //! `loadline san status`: how everything is, for people and for monitoring.
 
+use std::collections::BTreeSet;
+
+use loadline_base::figures::listed;
 use loadline_base::units::ByteSize;
 use loadline_san_node::config::catalog::Reserve;
 use loadline_san_node::config::health::StoreMember;
@@ -8,8 +11,12 @@ use loadline_san_node::node::manage::{Health, NodeView, StatusView, VolumeView};
 use super::probe::{Probe, probe};
 use super::reserve;
 use crate::cluster::client::{Api, print_json, table};
+use crate::output::text::counted;
 use crate::output::{alike, print_line, write};
 use crate::process::exit::Exit;
+
+/// Nodes that a line names.
+const MOST_NODES: usize = 8;
 
 /// Show the state of the cluster: its nodes and its volumes.
 #[derive(clap::Args)]
@@ -94,6 +101,9 @@ pub(super) fn print(status: &StatusView) {
     print_nodes(&status.nodes);
     print_line!();
     print_volumes(&status.volumes);
+    if let Some(line) = initiators(&status.volumes) {
+        print_line!("{line}");
+    }
     for node in status.nodes.iter().filter(|node| node.name != status.asked) {
         if let Some(fault) = &node.fault {
             print_line!("node {}: {fault}", node.name);
@@ -202,6 +212,48 @@ fn notes(volumes: &[VolumeView]) -> Vec<String> {
     alike::grouped(all).into_iter().map(text).collect()
 }
 
+/// How initiators of iSCSI use the volumes, and where that is not known. Nothing if no volume is for them, as far as is known.
+fn initiators(volumes: &[VolumeView]) -> Option<String> {
+    let registered =
+        |volume: &VolumeView| volume.reservations.as_ref().is_some_and(|of| !of.registrations.is_empty());
+    let uses = |volume: &&VolumeView| {
+        !volume.paths.initiators.is_empty() || !volume.initiators.is_empty() || registered(volume)
+    };
+    let used: Vec<&VolumeView> = volumes.iter().filter(uses).collect();
+    if used.is_empty() {
+        return None;
+    }
+    let sessions: usize = used.iter().map(|volume| volume.paths.sessions()).sum();
+    let names: BTreeSet<&str> =
+        used.iter().flat_map(|volume| &volume.paths.initiators).map(|of| of.initiator.as_str()).collect();
+    let with = used.iter().filter(|volume| !volume.paths.initiators.is_empty()).count();
+    let reserved =
+        |volume: &&&VolumeView| volume.reservations.as_ref().is_some_and(|of| of.reservation.is_some());
+    let mut parts = vec![match sessions {
+        0 => "no sessions".into(),
+        _ => format!(
+            "{} of {} with {}",
+            counted(sessions as u64, "session"),
+            counted(names.len() as u64, "initiator"),
+            counted(with as u64, "volume")
+        ),
+    }];
+    match used.iter().filter(reserved).count() {
+        0 => {}
+        count => parts.push(format!("{} reserved", counted(count as u64, "volume"))),
+    }
+    let unknown: BTreeSet<&str> =
+        used.iter().flat_map(|volume| &volume.paths.unknown).map(|of| of.node.as_str()).collect();
+    if !unknown.is_empty() {
+        let nodes: Vec<&str> = unknown.into_iter().collect();
+        parts.push(format!("sessions at {} are not known", listed(&nodes, MOST_NODES)));
+    }
+    if used.iter().any(|volume| volume.reservations.is_none()) {
+        parts.push("reservations are not known".into());
+    }
+    Some(format!("iSCSI: {}", parts.join("; ")))
+}
+
 /// Copies in sync, of those that the volume is to have. While a copy moves there is one more for a time.
 pub(crate) fn copies_in_sync(volume: &VolumeView) -> String {
     let (in_sync, copies) = (volume.in_sync, volume.copies);
@@ -225,6 +277,10 @@ pub(crate) fn health(health: Option<Health>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use loadline_san_node::node::manage::{
+        InitiatorPaths, PathState, PathView, PathsView, ReservationView, ReservationsView, UnknownPaths,
+    };
+
     use super::*;
 
     fn volume(name: &str, note: Option<&str>) -> VolumeView {
@@ -236,6 +292,9 @@ mod tests {
             stripes: 1,
             lease_ms: 600,
             requires_tls: false,
+            initiators: Vec::new(),
+            paths: PathsView::default(),
+            reservations: Some(ReservationsView::default()),
             cache_bytes: 0,
             limit: None,
             health: Some(Health::Unknown),
@@ -258,6 +317,35 @@ mod tests {
         assert_eq!(
             notes(&volumes),
             ["100 volumes (disk-1, disk-2, disk-3 and 97 more): last known", "other: not in sync",]
+        );
+    }
+
+    #[test]
+    fn initiators_are_counted_in_one_line_that_says_what_is_not_known() {
+        let (mut one, mut two, other) = (volume("one", None), volume("two", None), volume("other", None));
+        let all =
+            |volumes: &[&VolumeView]| initiators(&volumes.iter().map(|of| (*of).clone()).collect::<Vec<_>>());
+        let unknown = UnknownPaths { node: "node-2".into(), why: "it does not answer".into() };
+        one.paths.unknown = vec![unknown.clone()];
+        assert_eq!(all(&[&one, &two, &other]), None, "no volume is for initiators");
+        let path = PathView { node: "node-1".into(), portal: None, state: PathState::Active, sessions: 2 };
+        let initiator = InitiatorPaths { initiator: "iqn.a".into(), paths: vec![path] };
+        (one.paths.initiators, two.paths.initiators) = (vec![initiator.clone()], vec![initiator]);
+        assert_eq!(
+            all(&[&one, &two, &other]).unwrap(),
+            "iSCSI: 4 sessions of 1 initiator with 2 volumes; sessions at node-2 are not known"
+        );
+        let reservation = ReservationView {
+            kind: "write exclusive".into(),
+            restricts: "only the holder writes".into(),
+            holder: None,
+        };
+        one.paths.unknown.clear();
+        one.reservations.as_mut().unwrap().reservation = Some(reservation);
+        two.reservations = None;
+        assert_eq!(
+            all(&[&one, &two, &other]).unwrap(),
+            "iSCSI: 4 sessions of 1 initiator with 2 volumes; 1 volume reserved; reservations are not known"
         );
     }
 }

@@ -29,7 +29,7 @@ use loadline_study::{Plan, RunFolder, Study, StudyError, read};
 use tokio::sync::watch;
 
 use crate::console::served::WithConsole;
-use crate::output::text::quoted;
+use crate::output::text::{counted, quoted};
 use crate::output::{self, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
@@ -447,7 +447,7 @@ fn left(path: &Path) -> String {
         [first, ..] => format!(
             "\n{} of the run are left in the cluster, as {first}: the run removes them at its end when it is resumed. To remove one \
              now: loadline volume detach {first} --force && loadline volume delete {first} --confirm {first}; run.json names them all",
-            plan::counted(volumes.len() as u64, "volume")
+            counted(volumes.len() as u64, "volume")
         ),
     };
     format!(

@@ -1,5 +1,5 @@
 use loadline_san_node::config::catalog::{Reserve, Role};
-use loadline_san_node::node::manage::{DeviceView, Health, LimitVolume};
+use loadline_san_node::node::manage::{DeviceView, Health, LimitVolume, PathsView};
 
 use super::*;
 
@@ -29,6 +29,9 @@ fn volume_of(name: &str, attached: Option<&str>, replicas: Vec<ReplicaView>) -> 
         stripes: 1,
         lease_ms: 600,
         requires_tls: false,
+        initiators: Vec::new(),
+        paths: PathsView::default(),
+        reservations: None,
         cache_bytes: 0,
         limit: None,
         health: Some(Health::Healthy),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use loadline_san_core::layout::{Layout, MOST_TOGETHER};
+use loadline_san_core::layout::{BLOCK, Layout, MOST_TOGETHER};
 use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{CommandError, Request, RequestId, RequestOp, SECTORS, Status, Volume};
 use loadline_san_device::pool::{Blocks, Pool};
@@ -29,6 +29,12 @@ const LOG_TIMES: u64 = 7;
 /// is not begun.
 pub fn most_in_flight(log_bytes: u64) -> u64 {
     (log_bytes / (LOG_TIMES * LOGGED)).clamp(1, MOST_TOGETHER)
+}
+
+/// The most bytes that a client writes at once, as it is told, for a volume whose replicas have logs of so many bytes: a power of two, as
+/// clients expect it.
+pub fn most_bytes(log_bytes: u64) -> u32 {
+    (BLOCK as u32) << most_in_flight(log_bytes).ilog2()
 }
 
 /// Blocks of a piece of what has no data, and how many of their headers are as long as a block.

@@ -1,5 +1,8 @@
 //! Why a node does not serve.
 
+use std::net::SocketAddr;
+
+use loadline_san_export::front_ends::Protocol;
 use thiserror::Error;
 
 use crate::config::ConfigError;
@@ -43,6 +46,20 @@ pub enum NodeError {
         what: String,
         /// What the system reported.
         error: std::io::Error,
+    },
+    /// The port for clients of a protocol is taken. The node itself does not run already: it listens for other nodes first.
+    #[error(
+        "the node cannot listen on {address} ({}): another program uses port {}, probably {}. 'ss -ltnp' lists the programs that listen; a \
+         target of the kernel is listed without a name. Stop that program, or have it listen elsewhere, and start the node again. Or \
+         give the node another port: remove the node at another node ('loadline node remove NAME'), remove this node's folder, and join it again \
+         with 'loadline san join --port {}={}'",
+        protocol.name(), address.port(), protocol.other_servers(), protocol.name(), address.port().checked_add(1).unwrap_or(1024)
+    )]
+    PortTaken {
+        /// The protocol.
+        protocol: Protocol,
+        /// Where the node was to listen.
+        address: SocketAddr,
     },
     /// The system.
     #[error(transparent)]

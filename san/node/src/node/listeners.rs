@@ -25,7 +25,7 @@ use super::welcome::MOST_OF_NODES;
 use super::{Evicted, Node, NodeError, Refused, sockets};
 use crate::config::catalog::{self, Catalog, SocketPlace, VolumeState};
 use crate::event_loop::command::LoopCommand;
-use crate::event_loop::most_in_flight;
+use crate::event_loop::most_bytes;
 use crate::identity::access::Role;
 use crate::identity::fingerprint;
 use crate::strangers;
@@ -74,6 +74,14 @@ pub(super) async fn bind_peers(node: &catalog::Node) -> Result<TcpListener, Node
     TcpListener::bind(node.peer).await.map_err(failed)
 }
 
+/// Binds the socket at which a node listens for clients of a protocol over the network.
+async fn bind_clients(protocol: Protocol, address: SocketAddr) -> Result<TcpListener, NodeError> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => NodeError::PortTaken { protocol, address },
+        _ => NodeError::Listen { what: format!("{address} ({})", protocol.name()), error },
+    })
+}
+
 impl Node {
     /// Listens for clients of each protocol, and at `peers` for other nodes. The future accepts connections.
     pub(super) async fn listen(
@@ -89,8 +97,7 @@ impl Node {
                 continue;
             }
             if let Some(address) = node.endpoint(protocol) {
-                let what = format!("{address} ({})", protocol.name());
-                let listener = TcpListener::bind(address).await.map_err(failed(what))?;
+                let listener = bind_clients(protocol, address).await?;
                 let accepts = self.clone().accept_network(listener, protocol, clients.clone());
                 accepting.spawn(self.clone().unless_it_leaves(accepts));
             }
@@ -490,18 +497,34 @@ fn address_of(from: &str) -> IpAddr {
 fn export_of(volume: &catalog::Volume) -> Export {
     let copies = volume.copies;
     let description = format!("Loadline volume, {copies} {}", if copies == 1 { "copy" } else { "copies" });
-    Export { description, bytes: volume.blocks * BLOCK, most: most_of(volume), ..Export::default() }
-}
-
-/// The most bytes that are written at once: a power of two, as clients expect it.
-pub(super) fn most_of(volume: &catalog::Volume) -> u32 {
-    (BLOCK as u32) << most_in_flight(volume.log_bytes).ilog2()
+    Export {
+        description,
+        bytes: volume.blocks * BLOCK,
+        most: most_bytes(volume.log_bytes),
+        ..Export::default()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Stored;
+
+    #[test]
+    fn a_port_that_another_target_has_is_named_with_what_to_do() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let bound = runtime.block_on(bind_clients(Protocol::Iscsi, address));
+        let said = bound.expect_err("it is taken").to_string();
+        let (port, option) =
+            (format!("port {}", address.port()), format!("--port iscsi={}", address.port() + 1));
+        for part in
+            [port.as_str(), "another iSCSI target", "tgtd", "ss -ltnp", "loadline node remove", &option]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
 
     #[test]
     fn a_client_is_let_in_by_what_is_known_only_if_it_may_use_the_volume() {

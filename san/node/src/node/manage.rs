@@ -17,6 +17,7 @@ pub(super) mod local;
 mod maintenance;
 pub(crate) mod no_room;
 mod nodes;
+mod paths;
 mod plan;
 mod recover;
 mod remove_left;
@@ -60,6 +61,10 @@ pub use local::{
 };
 pub use maintenance::{Maintain, volumes_that_wait};
 pub use nodes::{Drain, Move};
+pub use paths::{
+    InitiatorPaths, PathState, PathView, PathsView, RegistrationView, ReservationView, ReservationsView,
+    UnknownPaths,
+};
 pub(super) use plan::{has_ended, is_of};
 pub use recover::Recover;
 pub(super) use remove_left::{Left, RemoveLeft};

@@ -16,10 +16,10 @@ use loadline_san_export::scsi::unit::{About, AccessState, Port};
 use loadline_san_protocol::record;
 
 use super::Node;
-use super::listeners::most_of;
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, VolumeState, change};
 use crate::event_loop::command::LoopCommand;
+use crate::event_loop::most_bytes;
 
 /// How long after a read of the configuration has failed the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
@@ -67,7 +67,7 @@ fn unit_of(catalog: &Catalog, id: u64, me: u32) -> Option<(About, Reservations)>
         volume: id,
         name: volume.name.clone(),
         bytes: record.blocks * BLOCK,
-        most: most_of(volume),
+        most: most_bytes(volume.log_bytes),
         ports: ports.into_values().collect(),
         here: group_of(me),
     };

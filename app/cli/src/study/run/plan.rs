@@ -8,6 +8,8 @@ use loadline_fleet::FleetKind;
 use loadline_study::check::{PlanCheck, human};
 use loadline_study::{Plan, Study};
 
+use crate::output::text::counted;
+
 /// Prints the plan on standard output. `complete` are the numbers of steps that need not be measured any more.
 pub(in crate::study) fn print(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u32]) {
     crate::output::write(text(study, plan, found, out, complete).as_bytes());
@@ -144,10 +146,6 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
     };
     text.push_str(&format!("total: {} of steps{searched}{fill}{scans}\n", span(total)));
     text
-}
-
-pub(super) fn counted(number: u64, what: &str) -> String {
-    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
 }
 
 fn span(length: Duration) -> String {

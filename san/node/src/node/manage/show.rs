@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::health::Judge;
 use super::limit::LimitVolume;
 use super::local::{LocalDevice, LocalReturn, ModelView, OLDER, Reports, Usable};
+use super::paths::{self, PathsView, ReservationsView};
 use super::volumes::LEAST_LOG;
 use super::{InitiatorView, ManageError, room, speed};
 use crate::config::ConfigError;
@@ -59,7 +60,14 @@ pub struct VolumeView {
     /// Clients over the network are let in only by TLS.
     pub requires_tls: bool,
     /// Initiators that may use it by iSCSI from beyond a node's own machine.
+    #[serde(default)]
     pub initiators: Vec<InitiatorView>,
+    /// The paths of the iSCSI initiators that have sessions with it.
+    #[serde(default)]
+    pub paths: PathsView,
+    /// Its persistent reservations; `null` if they are not known, since the configuration store could not be read.
+    #[serde(default)]
+    pub reservations: Option<ReservationsView>,
     /// Bytes of the read cache of each copy whose data is on a capacity device.
     pub cache_bytes: u64,
     /// How much its clients may do a second, if that is limited.
@@ -475,6 +483,10 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
     };
     // Of a volume that is blocked, the record names an owner of the past.
     let owner = record.as_ref().filter(|_| volume.attached.is_some() && (!is_blocked || served.is_some()));
+    let paths = paths::paths(catalog, judge.reports, id);
+    // Of a volume that no node serves, the reason for that is what matters.
+    let single = paths.note(catalog.nodes.len()).filter(|_| served.is_some());
+    let notes: Vec<String> = note.into_iter().chain(single).collect();
     VolumeView {
         name: volume.name.clone(),
         bytes: record.as_ref().map_or(volume.blocks, |record| record.blocks) * BLOCK,
@@ -484,6 +496,8 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         lease_ms: volume.lease_ms,
         requires_tls: volume.requires_tls,
         initiators: volume.initiators.iter().map(InitiatorView::from).collect(),
+        paths,
+        reservations: judge.store_fault.is_none().then(|| paths::reservations(catalog, id)),
         cache_bytes: volume.cache_bytes,
         limit: volume.limit.map(|Limit { iops, bytes_per_s, burst_ms }| LimitVolume {
             iops,
@@ -497,6 +511,35 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
         owner: owner.and_then(|record| name(record.owner.node.0)),
         epoch: record.as_ref().map_or(0, |record| record.epoch.0),
         replicas,
-        note,
+        note: (!notes.is_empty()).then(|| notes.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Stored;
+    use crate::node::manage::health::tests::cluster;
+    use crate::node::manage::local::InitiatorAt;
+    use crate::node::store_state::StoreFaultKind;
+
+    #[test]
+    fn a_single_path_is_a_note_of_a_healthy_volume_and_reservations_are_unknown_without_the_store() {
+        let mut cluster = cluster();
+        let value = record::encode(&cluster.record).unwrap();
+        cluster.catalog.records.insert(10, Stored { value, version: 1 });
+        let at = InitiatorAt { volume: 10, name: "iqn.a".into(), is_active: true };
+        cluster.node(1).initiators.push(at);
+        let shown = |store_fault| {
+            let judge = Judge { catalog: &cluster.catalog, reports: &cluster.reports, store_fault };
+            view(&judge, &BTreeMap::new(), 10, &cluster.volume)
+        };
+        let volume = shown(None);
+        assert_eq!((volume.health, volume.paths.sessions()), (Some(Health::Healthy), 1));
+        assert!(volume.note.as_ref().is_some_and(|note| note.contains("iqn.a, at node-1")), "{volume:?}");
+        assert_eq!(volume.reservations, Some(ReservationsView::default()));
+        let volume = shown(Some(StoreFaultKind::Silent));
+        assert_eq!(volume.reservations, None);
+        assert_eq!(volume.paths.sessions(), 1, "the nodes report");
     }
 }
