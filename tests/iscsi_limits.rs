@@ -2,6 +2,7 @@
 
 mod nodes;
 #[path = "iscsi/raw.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod raw;
 
 use std::net::Ipv4Addr;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use loadline_base::iscsi::{HEADER, Header, IMMEDIATE, NO_TAG, PORT, add_key, field, flag, opcode, padding};
+use loadline_base::scsi::operation;
 
 /// How long anything is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -71,8 +72,18 @@ impl Raw {
 
     /// Logs in to this target, or to look for targets.
     pub(crate) fn log_in(address: Ipv4Addr, isid: u16, target: Option<&str>) -> io::Result<Raw> {
+        Raw::log_in_as("iqn.2026-01.org.example:raw", address, isid, target)
+    }
+
+    /// The same, by this name.
+    pub(crate) fn log_in_as(
+        name: &str,
+        address: Ipv4Addr,
+        isid: u16,
+        target: Option<&str>,
+    ) -> io::Result<Raw> {
         let mut this = Raw::connect(address);
-        this.stream.write_all(&login(isid, 1, Some(3), &names("iqn.2026-01.org.example:raw", target)))?;
+        this.stream.write_all(&login(isid, 1, Some(3), &names(name, target)))?;
         let (response, _) = this.receive()?;
         let ended = (response.opcode(), response.0[36], response.0[37]);
         if ended != (opcode::LOGIN_RESPONSE, 0, 0) {
@@ -123,6 +134,15 @@ impl Raw {
                 other => panic!("operation code {other:#04x} comes"),
             }
         }
+    }
+
+    /// The status of PERSISTENT RESERVE OUT with a service action, a type and two keys: that of the initiator, and the other one.
+    pub(crate) fn reserve_out(&mut self, action: u8, kind: u8, (own, service): (u64, u64)) -> io::Result<u8> {
+        let parameters = [&own.to_be_bytes()[..], &service.to_be_bytes(), &[0; 8]].concat();
+        let bytes = parameters.len() as u8;
+        let cdb = [operation::PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, bytes, 0];
+        let number = self.send_command(&cdb, flag::WRITE, bytes.into(), &parameters);
+        Ok(self.answer(number)?.0)
     }
 
     /// The next answer to a command without data: its number, and its status. Pings are answered meanwhile.
