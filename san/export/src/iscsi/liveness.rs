@@ -57,7 +57,7 @@ impl Liveness {
     ) -> Result<bool, SessionError> {
         self.stalled = if has_unsent { self.stalled + passed } else { Duration::ZERO };
         if self.stalled >= LONGEST {
-            return Err(SessionError::NotRead);
+            return Err(SessionError::NotRead(LONGEST.as_secs()));
         }
         if !receives {
             // What it has sent may wait in the socket.
@@ -65,7 +65,7 @@ impl Liveness {
         }
         self.silent += passed;
         if self.silent >= LONGEST {
-            return Err(SessionError::Silent);
+            return Err(SessionError::Silent(LONGEST.as_secs()));
         }
         let is_due = self.silent >= QUIET && !self.is_pinged;
         self.is_pinged |= is_due;
@@ -93,7 +93,7 @@ mod tests {
         for step in 1..22 {
             assert_eq!(pass(&mut liveness), Ok(step == 10), "step {step}");
         }
-        assert_eq!(pass(&mut liveness), Err(SessionError::Silent));
+        assert_eq!(pass(&mut liveness), Err(SessionError::Silent(LONGEST.as_secs())));
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
             liveness.received();
             assert_eq!(liveness.pass(STEP, true, true), Ok(false));
         }
-        assert_eq!(liveness.pass(STEP, true, true), Err(SessionError::NotRead));
+        assert_eq!(liveness.pass(STEP, true, true), Err(SessionError::NotRead(LONGEST.as_secs())));
     }
 
     #[test]
