@@ -95,6 +95,9 @@ fn two_hundred_and_fifty_six_sessions_are_there_at_once() {
     assert_eq!(read(&mut sessions[255]), [7; 4096]);
 }
 
+/// What a half login does, and how one is begun.
+type Kind = (&'static str, fn(Ipv4Addr) -> Raw);
+
 /// Of each stage of a login more than there is room for: the oldest go, and a client that is real is let in at once.
 #[test]
 fn half_logins_keep_nobody_out() {
@@ -105,7 +108,7 @@ fn half_logins_keep_nobody_out() {
     // Tests run beside others, with the usual limit of 1024 descriptors.
     drop(nodes::client::silent(&[address], 1));
     let mut before = ready(address, 1, "disk");
-    let kinds: [(&str, fn(Ipv4Addr) -> Raw); 4] = [
+    let kinds: [Kind; 4] = [
         ("says nothing", Raw::connect),
         ("stops in a header", |address| {
             let mut half = Raw::connect(address);

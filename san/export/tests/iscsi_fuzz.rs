@@ -345,6 +345,12 @@ fn converse(random: &mut Random) -> u64 {
         if let Some(connection) = &target.connection {
             assert!(connection.bytes() <= MOST_TAKEN, "{} bytes are taken", connection.bytes());
         }
+        if random.one_in(8) {
+            let passed = Duration::from_millis(random.below(1500) as u64);
+            for target in &mut targets {
+                target.connection.take_if(|connection| connection.pass_time(passed).is_err());
+            }
+        }
         // Others get a turn, as the loop gives it to them.
         for target in &mut targets {
             let _ = target.turn();

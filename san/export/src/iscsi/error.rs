@@ -2,8 +2,6 @@
 
 use thiserror::Error;
 
-use super::liveness::LONGEST;
-
 /// Why an initiator is disconnected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum SessionError {
@@ -33,12 +31,12 @@ pub(super) enum SessionError {
     #[error("another session of initiator {0} with the same identifier takes its place")]
     Displaced(String),
     /// Nothing comes of it.
-    #[error("the initiator has sent nothing for {} s, and has not answered a ping", LONGEST.as_secs())]
-    Silent,
+    #[error("the initiator has sent nothing for {0} s, and has not answered a ping")]
+    Silent(u64),
     /// It takes nothing of what it is sent.
-    #[error("the initiator has read nothing of what it is sent for {} s", LONGEST.as_secs())]
-    NotRead,
+    #[error("the initiator has read nothing of what it is sent for {0} s")]
+    NotRead(u64),
     /// A command waits for too long.
-    #[error("a command of the initiator has waited for {} s: the volume cannot carry it out", LONGEST.as_secs())]
-    Late,
+    #[error("a command of the initiator has waited for {0} s: the volume cannot carry it out")]
+    Late(u64),
 }

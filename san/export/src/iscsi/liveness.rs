@@ -1,10 +1,10 @@
 //! How long a session waits: for a sign of its initiator, for the initiator to read, and for what its commands need.
 //!
-//! - **L1. An initiator of which nothing comes for [`LONGEST`] is gone.** It is pinged before, so one that has nothing to do answers. The
+//! - **I1. An initiator of which nothing comes for [`LONGEST`] is gone.** It is pinged before, so one that has nothing to do answers. The
 //!   session ends, so that its commands, its place in the unit and its memory are free for others. TCP finds a host that is gone sooner; this
 //!   finds a program that hangs on a host that lives.
-//! - **L2. An initiator that takes nothing of what it is sent for [`LONGEST`] is gone,** whatever it sends meanwhile.
-//! - **L3. A command that has waited for [`LONGEST`] for anything but the initiator ends the session, and is not answered.** Initiators give up
+//! - **I2. An initiator that takes nothing of what it is sent for [`LONGEST`] is gone,** whatever it sends meanwhile.
+//! - **I3. A command that has waited for [`LONGEST`] for anything but the initiator ends the session, and is not answered.** Initiators give up
 //!   after 15 s. What the volume has begun may still be carried out, so an answer that it has failed could be wrong. It is carried out before
 //!   anything that overlaps it and comes later (rules W1 and T4), so never over what is newer; what has not begun never begins (rule T13).
 //!
@@ -57,7 +57,7 @@ impl Liveness {
     ) -> Result<bool, SessionError> {
         self.stalled = if has_unsent { self.stalled + passed } else { Duration::ZERO };
         if self.stalled >= LONGEST {
-            return Err(SessionError::NotRead);
+            return Err(SessionError::NotRead(LONGEST.as_secs()));
         }
         if !receives {
             // What it has sent may wait in the socket.
@@ -65,7 +65,7 @@ impl Liveness {
         }
         self.silent += passed;
         if self.silent >= LONGEST {
-            return Err(SessionError::Silent);
+            return Err(SessionError::Silent(LONGEST.as_secs()));
         }
         let is_due = self.silent >= QUIET && !self.is_pinged;
         self.is_pinged |= is_due;
@@ -93,7 +93,7 @@ mod tests {
         for step in 1..22 {
             assert_eq!(pass(&mut liveness), Ok(step == 10), "step {step}");
         }
-        assert_eq!(pass(&mut liveness), Err(SessionError::Silent));
+        assert_eq!(pass(&mut liveness), Err(SessionError::Silent(LONGEST.as_secs())));
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
             liveness.received();
             assert_eq!(liveness.pass(STEP, true, true), Ok(false));
         }
-        assert_eq!(liveness.pass(STEP, true, true), Err(SessionError::NotRead));
+        assert_eq!(liveness.pass(STEP, true, true), Err(SessionError::NotRead(LONGEST.as_secs())));
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Session {
     pub(super) fn pass(&mut self, passed: Duration) -> Result<bool, SessionError> {
         let has_unsent = self.sender.out.bytes() > 0;
         if self.tasks.pass(passed, has_unsent) >= LONGEST {
-            return Err(SessionError::Late);
+            return Err(SessionError::Late(LONGEST.as_secs()));
         }
         let receives = (self.accepts || self.awaits_data()) && self.wants_bytes();
         let pings = self.liveness.pass(passed, receives, has_unsent)?;

@@ -23,7 +23,8 @@ use crate::event_loop::most_bytes;
 
 /// How long after a read of the configuration has failed the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a change may take: initiators give up after 15 s.
+/// How long a change may take: initiators give up after 15 s. One that takes longer is answered as if it were not made, and may still be
+/// made: by a compare with all that was there before, so never over what is newer.
 const CHANGED: Duration = Duration::from_secs(10);
 /// Numbers of target port groups: one less than this, a prime, so that nodes seldom have the same.
 const GROUPS: u32 = 65_521;
