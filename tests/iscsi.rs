@@ -1,7 +1,5 @@
 //! Volumes as targets of iSCSI, at nodes that are real processes: for libiscsi's tests, its tools, and QEMU's initiator.
 
-#[path = "iscsi/boot.rs"]
-mod boot;
 mod nodes;
 #[path = "iscsi/raw.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -12,7 +10,6 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodes::machine::{Image, Machine};
 use nodes::{Cluster, run};
 use raw::Raw;
 
@@ -220,50 +217,4 @@ fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
     };
     assert!(text.contains(&format!("disk: one initiator has only one path ({NAME}, at node-1)")), "{text}");
     assert_eq!(shown(cluster)["health"], "healthy");
-}
-
-/// Makes a file system in the first partition, and writes to it until the power fails. When the machine boots again, checks that
-/// everything that was flushed is there.
-const SCRIPT: &str = r#"
-echo BOOTED
-if mount -t ext4 /dev/vda1 /mnt 2>/dev/null; then
-    md5sum -c /mnt/kept > /dev/null && echo WHOLE
-    umount /mnt
-    /host/e2fsck -f -n /dev/vda1 && echo CLEAN
-else
-    /host/mke2fs -q -t ext4 /dev/vda1 && mount -t ext4 /dev/vda1 /mnt || exit 1
-    write() { dd if=/dev/urandom of=/mnt/$1 bs=4k count=$(($1 % 50 + 1)) 2>/dev/null; }
-    for n in $(seq 30); do write $n; md5sum /mnt/$n >> /mnt/kept; done
-    sync
-    echo READY
-    for n in $(seq 100 100000); do write $n; [ $((n % 5)) != 0 ] || sync; done
-fi
-"#;
-
-#[test]
-fn a_virtual_machine_boots_from_a_volume_by_its_firmware_and_writes_to_it() {
-    let size = 128 << 20;
-    let cluster = Cluster::start(2);
-    cluster.loadline(&["volume", "create", "disk", "--size", "128MiB"]);
-    let uri = uri(&cluster, 1, "disk");
-    let folder = tempfile::tempdir().expect("there is room");
-    let image = Image::new(folder.path(), SCRIPT, &["mke2fs", "e2fsck"]);
-    let disk = folder.path().join("disk").display().to_string();
-    boot::write_disk(&image, folder.path(), disk.as_ref(), size);
-    run(Command::new("qemu-img").args(["convert", "-n", "-f", "raw", "-O", "raw", &disk, &uri]));
-    let start = |accelerator: &str| {
-        let mut command = Command::new("qemu-system-x86_64");
-        command.args(["-M", "q35", "-accel", accelerator, "-m", "256M"]);
-        command.arg("-drive").arg(format!("file={uri},format=raw,if=virtio,cache=none,discard=unmap"));
-        Machine::start(command)
-    };
-    let mut machine = Machine::boot(start);
-    machine.wait_for("READY");
-    // In the middle of writing.
-    std::thread::sleep(Duration::from_millis(700));
-    machine.kill();
-    let mut machine = Machine::boot(start);
-    machine.wait_for("CLEAN");
-    assert!(machine.said.contains("WHOLE"), "{}", machine.said);
-    assert!(!machine.said.contains("I/O error"), "{}", machine.said);
 }

@@ -62,14 +62,9 @@ impl Member {
         paths::wait_for(&mut self.guest, &expected, CHANGES);
     }
 
-    /// Has multipath-tools send PERSISTENT RESERVE OUT: REGISTER by each path, other service actions by the active one.
-    fn reserve(&mut self, words: &str) {
-        self.guest.run(&format!("mpathpersist --out {words} {}", self.device));
-    }
-
-    /// Registers a key at each path.
+    /// Registers a key at each path, by multipath-tools.
     fn register(&mut self, key: u64) {
-        self.reserve(&format!("--register-ignore --param-sark={key:x}"));
+        self.guest.run(&format!("mpathpersist --out --register-ignore --param-sark={key:x} {}", self.device));
     }
 
     /// The keys that are registered, and that of the reservation.
@@ -123,7 +118,8 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     // A machine without a key cannot write to a reserved disk. One with a key can: the reservation is for all registrants.
     first.register(FIRST);
     assert_eq!(second.writes([0]), [Yes], "nothing is reserved");
-    first.reserve(&format!("--reserve --param-rk={FIRST:x} --prout-type=5"));
+    // mpathpersist may send these by a path that stands by, which refuses them.
+    reserve::reserve(&mut first.guest, &first.disks[0], FIRST);
     assert_eq!(second.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
     assert_eq!(first.writes([0]), [Yes]);
     second.register(SECOND);
@@ -135,8 +131,7 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     first.guest.run(&format!("mkfs.ext4 -q {0} {FILE_SYSTEM} && mount {0} /mnt", first.device));
     paths::start_load(&mut first.guest, "/mnt", 1);
     paths::goes_on(&mut first.guest, 10, CHANGES);
-    let keys = format!("--param-rk={SECOND:x} --param-sark={FIRST:x}");
-    second.reserve(&format!("--preempt-abort {keys} --prout-type=5"));
+    reserve::preempt(&mut second.guest, &second.disks[0], SECOND, FIRST);
     let alone = (vec![SECOND; NODES], Some(SECOND));
     assert_eq!(second.reservations(0), alone);
     assert_eq!(first.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);

@@ -1,5 +1,5 @@
 # The first sector of a disk from which a virtual machine boots: it has the firmware read the pieces of a Linux kernel from the disk, and
-# starts it, as Documentation/arch/x86/boot.rst of Linux says. `boot.rs` writes the table of pieces, and the pieces.
+# starts it, as Documentation/arch/x86/boot.rst of Linux says. `disk.rs` writes the table of pieces, and the pieces.
 
     .code16
     .set buffer_segment, 0x1000     # where the firmware reads to: 32 KiB at 0x10000

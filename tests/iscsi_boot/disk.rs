@@ -24,7 +24,7 @@ const TABLE: usize = 384;
 const PARTITIONS: usize = 446;
 
 /// Writes such a disk of this size to a file: it boots this image, with partition 1 behind. `folder` is for what is made on the way.
-pub(crate) fn write_disk(image: &Image, folder: &Path, disk: &Path, bytes: u64) {
+pub(crate) fn write(image: &Image, folder: &Path, disk: &Path, bytes: u64) {
     let kernel = fs::read(&image.kernel).expect("./dev setup --tests makes it");
     let first_file_system = fs::read(&image.initramfs).expect("it was made");
     let setup = (usize::from(kernel[0x1f1]) + 1) * SECTOR;
