@@ -107,9 +107,9 @@ impl Protocol {
     /// Which other programs listen at its port on some hosts, for messages.
     pub fn other_servers(self) -> &'static str {
         match self {
-            Protocol::Nbd => "another NBD server, as nbd-server or qemu-nbd",
+            Protocol::Nbd => "another NBD server, such as nbd-server or qemu-nbd",
             Protocol::Vhost => "another process",
-            Protocol::Iscsi => "another iSCSI target, as tgtd or that of the kernel (LIO)",
+            Protocol::Iscsi => "another iSCSI target, such as tgtd or that of the kernel (LIO)",
         }
     }
 
