@@ -10,6 +10,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use loadline_base::iscsi::flag;
 use nodes::{Cluster, run};
 use raw::Raw;
 
@@ -163,11 +164,19 @@ fn each_node_is_a_path_and_the_owner_the_active_one() {
     }
     let volume = shown(&cluster);
     assert_eq!(
-        volume["reservations"]["registrations"][0]["key"], "0x0000000000000abc",
+        volume["reservations"]["registrations"][0]["key"], "0x0000000000000def",
         "it survives the owner"
     );
     assert_eq!(volume["paths"]["unknown"][0]["node"], "node-2", "{volume}");
 }
+
+/// A write of one block of 512 bytes.
+const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 8, 0, 0, 1, 0];
+/// A service action of PERSISTENT RESERVE OUT.
+const PREEMPT_AND_ABORT: u8 = 5;
+/// Status codes.
+const CHECK_CONDITION: u8 = 0x02;
+const RESERVATION_CONFLICT: u8 = 0x18;
 
 fn shown(cluster: &Cluster) -> serde_json::Value {
     serde_json::from_str(&cluster.loadline(&["volume", "show", "disk", "--json"])).expect("it is JSON")
@@ -177,7 +186,7 @@ fn shown(cluster: &Cluster) -> serde_json::Value {
 fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
     const NAME: &str = "iqn.2026-01.org.example:test";
     let log_in = |node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(target)).expect("it is let in");
-    let (mut first, second) = (log_in(1), log_in(2));
+    let (mut first, mut second) = (log_in(1), log_in(2));
     // A new session is first told that it is one.
     first.get_ready();
     assert_eq!(first.reserve_out(0, 0, (0, 0xabc)).expect("it is answered"), 0, "it registers");
@@ -204,6 +213,20 @@ fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
     lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
     let text = cluster.loadline(&["san", "status"]);
     assert!(text.contains("iSCSI: 2 sessions of 1 initiator with 1 volume; 1 volume reserved"), "{text}");
+    // By a path that stands by, another key takes the reservation. At once the first path has lost it.
+    assert!(!second.is_ready().expect("it is answered"), "it stands by");
+    let mut writes = || {
+        let number = first.send_command(&WRITE, flag::WRITE, 512, &[1; 512]);
+        first.answer(number).expect("it is answered").0
+    };
+    assert_eq!(writes(), 0);
+    assert_eq!(second.reserve_out(0, 0, (0, 0xdef)).expect("it is answered"), 0, "it registers");
+    let preempt = (PREEMPT_AND_ABORT, 5, (0xdef, 0xabc));
+    assert_eq!(second.reserve_out(preempt.0, preempt.1, preempt.2).expect("it is answered"), 0);
+    // It is told first that its registration was removed.
+    assert_eq!((writes(), writes()), (CHECK_CONDITION, RESERVATION_CONFLICT));
+    let again = second.reserve_out(1, 5, (0xdef, 0)).expect("it is answered");
+    assert_eq!(again, 0, "what it has already it gets again");
     // One path is left: that is said, and nothing is wrong with the volume.
     drop(second);
     let begun = Instant::now();

@@ -259,7 +259,8 @@ impl Task {
         match now.carry_out(name, parameters.request, parameters.keys, &ports) {
             Err(Refused::Conflict) => Ok(Next::conflict()),
             Err(Refused::Sense(sense)) => Err(sense),
-            Ok(outcome) if outcome.to == *now => Ok(Next::good()),
+            // On standby, what is known may be old, and the owner may not know it yet.
+            Ok(outcome) if outcome.to == *now && unit.is_active(id.nexus) => Ok(Next::good()),
             Ok(outcome) => {
                 reserve.from = now.clone();
                 reserve.removed = outcome.removed;

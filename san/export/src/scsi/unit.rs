@@ -36,6 +36,8 @@ struct Nexus {
     /// Tasks of this generation, and of earlier ones.
     tasks: usize,
     ended: usize,
+    /// Both, by the version of the reservations that were known when each began.
+    begun: BTreeMap<u64, usize>,
 }
 
 /// A task by which its unit knows it.
@@ -44,6 +46,8 @@ pub(super) struct TaskId {
     pub(super) nexus: NexusId,
     pub(super) ticket: u32,
     generation: u32,
+    /// The version of the reservations that were known when it began.
+    version: u64,
 }
 
 /// What a task waits for or has.
@@ -62,6 +66,8 @@ pub(super) enum Held {
 pub struct Unit {
     about: About,
     reservations: Reservations,
+    /// The version of them in the configuration.
+    version: u64,
     /// A change of the reservations that is under way: by whom, and what they become.
     changing: Option<(NexusId, Reservations)>,
     modes: Modes,
@@ -93,6 +99,7 @@ impl Unit {
         let mut unit = Unit {
             about: about.clone(),
             reservations,
+            version: 0,
             changing: None,
             modes: Modes::default(),
             nexuses: BTreeMap::new(),
@@ -127,6 +134,7 @@ impl Unit {
             generation: 0,
             tasks: 0,
             ended: 0,
+            begun: BTreeMap::new(),
         };
         self.nexuses.insert(NexusId(self.next), nexus);
         NexusId(self.next)
@@ -339,7 +347,8 @@ impl Unit {
         let nexus = self.nexuses.get_mut(&id)?;
         nexus.tasks += 1;
         nexus.has_begun = true;
-        Some(TaskId { nexus: id, ticket, generation: nexus.generation })
+        *nexus.begun.entry(self.version).or_default() += 1;
+        Some(TaskId { nexus: id, ticket, generation: nexus.generation, version: self.version })
     }
 
     /// Whether the task was ended by another session, or its own has left.
@@ -353,6 +362,12 @@ impl Unit {
             self.let_go(task, held);
         }
         let Some(nexus) = self.nexuses.get_mut(&task.nexus) else { return };
+        if let Some(count) = nexus.begun.get_mut(&task.version) {
+            *count -= 1;
+            if *count == 0 {
+                nexus.begun.remove(&task.version);
+            }
+        }
         if nexus.generation == task.generation {
             nexus.tasks -= 1;
             return;
@@ -430,6 +445,17 @@ impl Unit {
     pub fn learn(&mut self, reservations: Reservations) {
         let by = self.changing.as_ref().filter(|(_, to)| *to == reservations).map(|(by, _)| *by);
         self.become_reserved(by, reservations);
+    }
+
+    /// What was [learned](Self::learn) last, or at the beginning, is this version of the reservations in the configuration.
+    pub fn knows_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// Every command that is under way began when this version of the reservations, or a later one, was known.
+    pub fn obeyed_version(&self) -> u64 {
+        let first = |nexus: &Nexus| nexus.begun.keys().next().copied();
+        self.nexuses.values().filter_map(first).fold(self.version, u64::min)
     }
 
     /// A change of the reservations is under way.

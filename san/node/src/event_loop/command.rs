@@ -162,9 +162,9 @@ pub enum LoopCommand {
     WaitingClient(Box<NewClient>, u64),
     /// The client of a volume that waits is disconnected, for this reason. → [`LoopEvent::WaitingGone`]
     EndWaiting(VolumeId, &'static str),
-    /// A volume has this logical unit with these reservations; with the number by which the loop has asked for them before they were read
-    /// ([`LoopEvent::UnitWanted`]).
-    Unit(VolumeId, Box<About>, Box<Reservations>, Option<u64>),
+    /// A volume has this logical unit with these reservations, and their version in the configuration; with the number by which the loop
+    /// has asked for them before they were read ([`LoopEvent::UnitWanted`]).
+    Unit(VolumeId, Box<About>, Box<(Reservations, u64)>, Option<u64>),
     /// It has none any more.
     NoUnit(VolumeId),
     /// The change of this number, which this client of a unit wanted, was made or not.
@@ -282,6 +282,8 @@ pub struct LoopState {
     pub replicas: Vec<ReplicaState>,
     /// The initiator of each session of a logical unit, with the volume, and whether it reaches the volume here.
     pub initiators: Vec<(VolumeId, String, bool)>,
+    /// The version of the reservations that each logical unit obeys: each of its commands began when this one was known, or a later one.
+    pub obeyed: Vec<(VolumeId, u64)>,
     /// Replicas of which a scrub was requested.
     pub scrubs: Vec<(ReplicaId, Scrub)>,
 }

@@ -11,7 +11,10 @@
 //!
 //! - **U1. A client is let in to a unit only when its reservations were read after the claim by which this node owns the volume.** A
 //!   change that takes something from other sessions is confirmed only if the node that has asked for it owned the volume after the
-//!   configuration had it. So an owner has all such changes that were confirmed before it serves.
+//!   configuration had it, or if the owner says, after that, that each of its commands began under the change (rule U3). So an owner
+//!   has all such changes that were confirmed before it serves.
+//! - **U3. A node that stands by confirms such a change when the node that owned the volume after the configuration had it reports
+//!   that no command is under way there which began without it.** A later owner has it by U1.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -59,6 +62,11 @@ impl Units {
         self.0.values_mut().map(|host| &mut host.held)
     }
 
+    /// The version of the reservations that each unit obeys.
+    pub(super) fn obeyed_versions(&self) -> Vec<(VolumeId, u64)> {
+        self.0.iter().map(|(id, host)| (*id, host.unit.borrow().obeyed_version())).collect()
+    }
+
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
     pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
         let of = |(id, host): (&VolumeId, &UnitHost)| {
@@ -75,7 +83,7 @@ impl EventLoop {
         &mut self,
         id: VolumeId,
         about: About,
-        reservations: Reservations,
+        (reservations, version): (Reservations, u64),
         wanted: Option<u64>,
     ) {
         match self.units.0.get_mut(&id) {
@@ -83,9 +91,12 @@ impl EventLoop {
                 let mut unit = host.unit.borrow_mut();
                 unit.change(about);
                 unit.learn(reservations);
+                unit.knows_version(version);
             }
             None => {
-                let unit = Rc::new(RefCell::new(Unit::new(about, reservations)));
+                let mut unit = Unit::new(about, reservations);
+                unit.knows_version(version);
+                let unit = Rc::new(RefCell::new(unit));
                 let host = UnitHost { unit, is_fresh: false, wanted: 0, held: Vec::new() };
                 self.units.0.insert(id, host);
             }

@@ -30,7 +30,7 @@ const CHANGED: Duration = Duration::from_secs(10);
 const GROUPS: u32 = 65_521;
 
 /// What loops know of logical units, as they were told.
-pub(super) type KnownUnits = BTreeMap<u64, (About, Reservations)>;
+pub(super) type KnownUnits = BTreeMap<u64, (About, (Reservations, u64))>;
 
 /// The target port group of a node, and the tag of its portal group.
 pub(super) fn group_of(node: u32) -> u16 {
@@ -43,13 +43,13 @@ pub(super) fn portals(catalog: &Catalog) -> Vec<(SocketAddr, u16)> {
     nodes.filter_map(|(id, (node, _))| Some((node.endpoint(Protocol::Iscsi)?, group_of(*id)))).collect()
 }
 
-/// The reservations of a volume; none, if nothing is kept.
-fn reservations_of(catalog: &Catalog, id: u64) -> Reservations {
-    catalog.reservations.get(&id).map(|(of, _)| of.clone()).unwrap_or_default()
+/// The reservations of a volume, and their version; none, if nothing is kept.
+fn reservations_of(catalog: &Catalog, id: u64) -> (Reservations, u64) {
+    catalog.reservations.get(&id).cloned().unwrap_or_default()
 }
 
 /// The logical unit of a volume as a catalog has it, at this node; `None` if initiators do not reach it.
-fn unit_of(catalog: &Catalog, id: u64, me: u32) -> Option<(About, Reservations)> {
+fn unit_of(catalog: &Catalog, id: u64, me: u32) -> Option<(About, (Reservations, u64))> {
     let (cluster, _) = catalog.cluster.as_ref()?;
     let (volume, _) = catalog.volumes.get(&id)?;
     if volume.attached.is_none() || volume.state != VolumeState::Ready {
@@ -150,7 +150,7 @@ impl Node {
     }
 
     /// Changes the reservations of a volume. A change that takes something from other sessions is confirmed only if this node owned the
-    /// volume after the configuration had it (rule U1).
+    /// volume after the configuration had it (rule U1), or if the owner obeys it (rule U3).
     async fn change_reservations(
         &self,
         id: u64,
@@ -160,8 +160,12 @@ impl Node {
     ) -> Result<(), ChangeFailed> {
         let committed = self.config().call(move |store| {
             let catalog = Catalog::read(store)?;
-            if reservations_of(&catalog, id) != from || !catalog.volumes.contains_key(&id) {
+            if reservations_of(&catalog, id).0 != from || !catalog.volumes.contains_key(&id) {
                 return Ok(false);
+            }
+            // It may be asked for again, since it could not be confirmed.
+            if from == to {
+                return Ok(true);
             }
             let version = catalog.reservations.get(&id).map(|(_, version)| *version);
             store.commit(&[change(format!("reservation/{id}"), version, &to)])
@@ -172,8 +176,33 @@ impl Node {
         if !committed {
             return Err(ChangeFailed::Differs);
         }
-        let owns = || self.record(id).is_some_and(|record| record.owner == self.0.me);
-        if !restricts || owns() { Ok(()) } else { Err(ChangeFailed::Unavailable) }
+        if restricts {
+            let (_, version) = reservations_of(&self.state().catalog, id);
+            self.until_obeyed(id, version).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each command that is under way at the owner of a volume began when this version of the reservations was known. To be
+    /// called when the configuration has it, and with a limit.
+    async fn until_obeyed(&self, id: u64, version: u64) -> Result<(), ChangeFailed> {
+        loop {
+            let owner = self.record(id).ok_or(ChangeFailed::Unavailable)?.owner;
+            if owner == self.0.me {
+                return Ok(());
+            }
+            // Its report is of the life that owned the volume, or of a later one, which is no owner.
+            if let Some(Ok(there)) = self.report_of(owner.node.0).await
+                && there.incarnation == owner.incarnation.0
+                && there
+                    .volume(id)
+                    .is_some_and(|volume| volume.obeyed.is_some_and(|obeyed| obeyed >= version))
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(RETRY).await;
+            self.refresh().await.map_err(|_| ChangeFailed::Unavailable)?;
+        }
     }
 }
 

@@ -220,8 +220,19 @@ fn a_port_on_standby_says_what_it_is_and_touches_no_data() {
     // It registers, so that what is written by it later is let through; it prevents nothing.
     let nexus = bench.nexus;
     assert_eq!(reserve(&mut bench, nexus, 0, 0, (0, 11)), Status::Good);
-    assert_eq!(reserve(&mut bench, nexus, 1, 5, (11, 0)), Status::CheckCondition);
-    assert_eq!(reserve(&mut bench, nexus, 4, 5, (11, 11)), Status::CheckCondition);
+    assert_eq!(reserve(&mut bench, nexus, 1, 5, (11, 0)), Status::Good);
+    // It has the reservation already, as far as it is known here: the owner is asked anyway.
+    let cdb = [PERSISTENT_RESERVE_OUT, 1, 5, 0, 0, 0, 0, 0, 24, 0];
+    let (mut task, step) = Task::begin(&mut bench.unit, nexus, &command(&cdb, 24, 0, 1));
+    assert!(matches!(step, Step::Data(24)));
+    let mut data = bench.pool.take(1).unwrap();
+    data.bytes_mut()[..24].copy_from_slice(&[&11u64.to_be_bytes()[..], &[0; 16]].concat());
+    let step = task.data(&mut bench.unit, &bench.pool, data);
+    assert!(
+        matches!(&step, Step::Change(Change::Reserve { from, to, restricts: true }) if from == to),
+        "{step:?}"
+    );
+    task.end(&mut bench.unit);
     assert_eq!(reserve(&mut bench, nexus, 6, 0, (0, 0)), Status::Good);
     let sense = bench.run(&[REQUEST_SENSE, 0, 0, 0, 18, 0], &[], 18);
     assert_eq!((sense.status, sense.data[2], sense.data[12], sense.data[13]), (Status::Good, 2, 4, 0x0b));

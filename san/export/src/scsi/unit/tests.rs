@@ -205,3 +205,24 @@ fn a_session_is_displaced_by_one_of_the_same_name_once() {
     assert!(!unit.displace(&name(1, 1)));
     assert_ne!(unit.enter(name(1, 1)), a);
 }
+
+#[test]
+fn the_version_that_all_commands_obey_is_that_of_the_oldest_which_is_under_way() {
+    let mut unit = unit();
+    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let old = [unit.begin_task(a, 1).unwrap(), unit.begin_task(a, 2).unwrap()];
+    unit.knows_version(3);
+    let middle = unit.begin_task(b, 1).unwrap();
+    unit.knows_version(5);
+    assert_eq!(unit.obeyed_version(), 0);
+    unit.end_task(old[0], None);
+    assert_eq!(unit.obeyed_version(), 0, "another of that version is under way");
+    // Tasks that were aborted are under way until they have ended.
+    unit.clear_tasks(b);
+    unit.end_task(old[1], None);
+    assert_eq!(unit.obeyed_version(), 3);
+    unit.leave(b);
+    assert_eq!(unit.obeyed_version(), 5);
+    unit.end_task(middle, None);
+    assert_eq!(unit.obeyed_version(), 5);
+}

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use crate::config::catalog::ReplicaState;
+use crate::config::catalog::{self, ReplicaState};
 use crate::event_loop::command::{
     LoopCommand, LoopState, ReplicaState as LoopReplica, VolumeState as LoopVolume,
 };
@@ -145,6 +145,8 @@ pub struct LocalVolume {
     pub doing: Doing,
     /// Clients that reach it here.
     pub clients: usize,
+    /// If it has a logical unit: the version of the reservations that each of the unit's commands obeys which are under way.
+    pub obeyed: Option<u64>,
     /// Why it is blocked, if it is.
     pub blocked: Option<String>,
     /// The epoch of the record that the node knows; 0 before it knows one.
@@ -320,6 +322,11 @@ impl Node {
         let mut volumes: Vec<LocalVolume> =
             loops.iter().flatten().flat_map(|of| &of.volumes).map(volume).collect();
         volumes.sort_by_key(|volume| volume.id);
+        for (id, obeyed) in loops.iter().flatten().flat_map(|of| &of.obeyed) {
+            if let Ok(index) = volumes.binary_search_by_key(&id.0, |volume| volume.id) {
+                volumes[index].obeyed = Some(*obeyed);
+            }
+        }
         let open: BTreeMap<u64, &LoopReplica> =
             loops.iter().flatten().flat_map(|of| &of.replicas).map(|of| (of.id.0, of)).collect();
         let state = self.state();
@@ -394,24 +401,7 @@ impl Node {
         let mut asked = Vec::new();
         for (id, (node, _)) in nodes {
             let this = self.clone();
-            let report = async move {
-                if id == this.id() {
-                    return Ok(this.local().await);
-                }
-                let cluster = this.cluster_id().to_string();
-                let fetched = async {
-                    let gone = |_| Silent::Gone("does not answer".into());
-                    let stream = this.connect_to(node.api).await.map_err(gone)?;
-                    let unproved = |why| Silent::Mute(format!("does not prove that it is this node ({why})"));
-                    let link = this.protect_api(stream, id, node.api).await.map_err(unproved)?;
-                    fetch(link, node.api, &cluster, &node.name).await
-                };
-                match tokio::time::timeout(REPORTS, fetched).await {
-                    Ok(report) => report,
-                    Err(_) => Err(Silent::Mute("does not answer in time".into())),
-                }
-            };
-            asked.push((id, tokio::spawn(report)));
+            asked.push((id, tokio::spawn(async move { this.fetch_report(id, &node).await })));
         }
         let mut reports = Reports::new();
         for (id, report) in asked {
@@ -419,6 +409,30 @@ impl Node {
             reports.insert(id, report.await.unwrap_or_else(failed));
         }
         reports
+    }
+
+    /// What a node reports; `None` if the cluster does not have it.
+    pub(in crate::node) async fn report_of(&self, id: u32) -> Option<Result<LocalView, Silent>> {
+        let node = self.state().catalog.nodes.get(&id).map(|(node, _)| node.clone())?;
+        Some(self.fetch_report(id, &node).await)
+    }
+
+    async fn fetch_report(&self, id: u32, node: &catalog::Node) -> Result<LocalView, Silent> {
+        if id == self.id() {
+            return Ok(self.local().await);
+        }
+        let cluster = self.cluster_id().to_string();
+        let fetched = async {
+            let gone = |_| Silent::Gone("does not answer".into());
+            let stream = self.connect_to(node.api).await.map_err(gone)?;
+            let unproved = |why| Silent::Mute(format!("does not prove that it is this node ({why})"));
+            let link = self.protect_api(stream, id, node.api).await.map_err(unproved)?;
+            fetch(link, node.api, &cluster, &node.name).await
+        };
+        match tokio::time::timeout(REPORTS, fetched).await {
+            Ok(report) => report,
+            Err(_) => Err(Silent::Mute("does not answer in time".into())),
+        }
     }
 }
 
@@ -483,6 +497,7 @@ fn volume(of: &LoopVolume) -> LocalVolume {
         id: of.id.0,
         doing: Doing::of(*status),
         clients: of.clients,
+        obeyed: None,
         blocked: blocked.clone(),
         epoch: epoch.0,
         owner: owner.map(OwnerView::from),

@@ -83,6 +83,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             id: VOLUME,
             doing: if serves { Doing::Active } else { Doing::Watching },
             clients: 0,
+            obeyed: None,
             blocked: None,
             epoch: 7,
             owner: Some(owner.into()),
