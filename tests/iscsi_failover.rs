@@ -118,8 +118,9 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     // A machine without a key cannot write to a reserved disk. One with a key can: the reservation is for all registrants.
     first.register(FIRST);
     assert_eq!(second.writes([0]), [Yes], "nothing is reserved");
-    // mpathpersist may send these by a path that stands by, which refuses them.
-    reserve::reserve(&mut first.guest, &first.disks[0], FIRST);
+    first
+        .guest
+        .run(&format!("mpathpersist --out --reserve --param-rk={FIRST:x} --prout-type=5 {}", first.device));
     assert_eq!(second.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
     assert_eq!(first.writes([0]), [Yes]);
     second.register(SECOND);
@@ -131,7 +132,8 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     first.guest.run(&format!("mkfs.ext4 -q {0} {FILE_SYSTEM} && mount {0} /mnt", first.device));
     paths::start_load(&mut first.guest, "/mnt", 1);
     paths::goes_on(&mut first.guest, 10, CHANGES);
-    reserve::preempt(&mut second.guest, &second.disks[0], SECOND, FIRST);
+    // By a path that stands by: the owner obeys it when it is answered.
+    reserve::preempt(&mut second.guest, &second.disks[1], SECOND, FIRST);
     let alone = (vec![SECOND; NODES], Some(SECOND));
     assert_eq!(second.reservations(0), alone);
     assert_eq!(first.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
