@@ -194,7 +194,8 @@ fn a_run_that_is_killed_leaves_no_domain_also_if_libvirt_is_gone_by_then() {
     let run = place.begin(&place.on_files(2, 60), &[], &[]);
     place.measures(2);
     place.daemon.end("KILL");
-    assert_eq!(place.daemon.machines().len(), 2, "machines go on without a daemon that was killed");
+    // One whose keeper has noticed it already may have turned itself off by now.
+    assert!(!place.daemon.machines().is_empty(), "machines go on without a daemon that was killed");
     signal(run.id(), "KILL");
     finish(run, LIMIT);
     eventually("the machines turn themselves off", Duration::from_secs(60), || place.is_clean());
