@@ -368,7 +368,10 @@ impl Login for TargetLogin {
         let authentication = match rule(export, &identity.initiator, self.is_local) {
             Rule::Refused => {
                 let initiator = &identity.initiator;
-                let why = format!("initiator {initiator} may not use the volume from another machine");
+                let name = identity.volume.as_deref().unwrap_or_default();
+                let why = format!(
+                    "volume {name} does not name initiator {initiator}: 'loadline volume access {name} --initiator {initiator}' lets it in"
+                );
                 self.refuse(&request.header, (login_status::FORBIDDEN, why));
                 return Ok(());
             }

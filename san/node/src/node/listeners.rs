@@ -139,7 +139,17 @@ impl Node {
                     let _ = stream.set_nodelay(true);
                     let (entered, evicted) = self.unproved().clients.enter(from.ip().into());
                     let standing = Standing::new(entered, from.ip().into(), &rooms);
-                    self.clone().let_in_client(stream, from.to_string(), protocol, standing, evicted);
+                    // No other machine has an address of this one.
+                    let own = stream.local_addr().map(|own| own.ip());
+                    let is_local = from.ip().is_loopback() || own.is_ok_and(|own| own == from.ip());
+                    self.clone().let_in_client(
+                        stream,
+                        from.to_string(),
+                        is_local,
+                        protocol,
+                        standing,
+                        evicted,
+                    );
                 }
                 Err(error) => self.not_accepted(&error).await,
             }
@@ -152,7 +162,7 @@ impl Node {
                 Ok((stream, _)) => {
                     let (entered, evicted) = self.unproved().local.enter(Source::Local);
                     let standing = Standing::new(entered, Source::Local, &rooms);
-                    self.clone().let_in_client(stream, LOCAL.into(), protocol, standing, evicted);
+                    self.clone().let_in_client(stream, LOCAL.into(), true, protocol, standing, evicted);
                 }
                 Err(error) => self.not_accepted(&error).await,
             }
@@ -163,11 +173,11 @@ impl Node {
         self,
         socket: S,
         from: String,
+        is_local: bool,
         protocol: Protocol,
         mut standing: Standing,
         evicted: Evicted,
     ) {
-        let is_local = from == LOCAL || address_of(&from).is_loopback();
         let Some(mut login) = protocol.login(is_local) else { return };
         if self.trust().is_some() && from != LOCAL {
             login.offer_tls();

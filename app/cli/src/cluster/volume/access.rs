@@ -22,7 +22,8 @@ use crate::process::exit::Exit;
 pub(super) struct Access {
     /// The name of the volume.
     name: String,
-    /// Let the initiator of this name use the volume. On Linux the name is in /etc/iscsi/initiatorname.iscsi.
+    /// Let the initiator of this name use the volume. On Linux the name is in /etc/iscsi/initiatorname.iscsi. One that is named already
+    /// has what is given now: without --chap it needs no secret.
     #[arg(long, value_name = "IQN", conflicts_with = "remove")]
     initiator: Option<String>,
     /// The user as whom the initiator proves who it is (CHAP).
@@ -46,8 +47,14 @@ pub(super) struct Access {
 
 /// The secret in a file.
 fn secret_in(file: &Path) -> Result<String, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text)).into())
+    let text = fs::read_to_string(file)
+        .map_err(|error| format!("the file of a secret, {}, cannot be read: {error}", file.display()))?;
+    let secret =
+        text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
+    match secret.contains(['\n', '\r']) {
+        true => Err(format!("{} has several lines: a file of a secret has one", file.display())),
+        false => Ok(secret.into()),
+    }
 }
 
 fn chap(user: Option<&String>, file: Option<&PathBuf>) -> Result<Option<ChapSecret>, String> {
@@ -68,7 +75,19 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
         if let Some(why) = wanted.why_not() {
             return Ok(print_error(Exit::Usage, &why));
         }
-        let proves = if wanted.chap.is_some() { ", and proves who it is by CHAP" } else { "" };
+        // As it is kept.
+        let initiator = initiator.trim().to_lowercase();
+        let before: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
+        let before =
+            before.initiators.into_iter().find(|of| of.name == initiator).and_then(|of| of.chap_user);
+        let proves = match (&wanted.chap, before) {
+            (None, Some(user)) => format!(
+                ", and needs no secret from now on: before, it had to prove who it is by CHAP as {user}"
+            ),
+            (None, None) => String::new(),
+            (Some(_), _) if wanted.mutual.is_none() => ", and proves who it is by CHAP".into(),
+            (Some(_), _) => ", and proves who it is by CHAP, as the node does (mutual CHAP)".into(),
+        };
         let done = format!("initiator {initiator} may use volume {name}{proves}");
         let (): () = api.post(&format!("/v1/volumes/{}/initiators", escaped(name)), wanted)?;
         return Ok(api.done(&done));
@@ -76,7 +95,9 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
     if let Some(initiator) = &args.remove {
         let ends = EndInitiator { name: initiator.clone() };
         let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
-        return Ok(api.done(&format!("initiator {initiator} begins no session with volume {name} any more")));
+        return Ok(api.done(&format!(
+            "initiator {initiator} is not let in to volume {name} any more; sessions that it has go on"
+        )));
     }
     let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
     Ok(match api.json {
@@ -87,7 +108,9 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
 
 fn show(name: &str, initiators: &[InitiatorView]) -> Exit {
     if initiators.is_empty() {
-        print_line!("volume {name} names no initiator: it is reached by iSCSI only on the machines of nodes");
+        print_line!(
+            "volume {name} names no initiator: by iSCSI it is reached only from the machine of each node"
+        );
         return Exit::Done;
     }
     let user = |user: &Option<String>| user.clone().unwrap_or_else(|| "-".into());
@@ -96,5 +119,6 @@ fn show(name: &str, initiators: &[InitiatorView]) -> Exit {
         .map(|of| vec![of.name.clone(), user(&of.chap_user), user(&of.mutual_user)])
         .collect();
     write(table(&["initiator", "chap user", "mutual user"], &rows).as_bytes());
+    print_line!("From the machine of a node, other initiators reach it without a secret.");
     Exit::Done
 }

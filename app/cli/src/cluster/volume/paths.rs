@@ -8,6 +8,7 @@ use crate::output::{print_line, write};
 
 /// Prints how many sessions there are, and the reservation if there is one: each as a line of the volume.
 pub(super) fn print_lines(volume: &VolumeView) {
+    print_line!("target    {}, LUN 0", volume.paths.target);
     print_line!("iscsi     {}", sessions(&volume.paths));
     if let Some(text) = reserved(volume.reservations.as_ref()) {
         print_line!("reserved  {text}");
@@ -97,7 +98,7 @@ mod tests {
     fn sessions_that_are_not_known_are_not_said_to_be_none() {
         let unknown = || vec![UnknownPaths { node: "node-2".into(), why: "it does not answer".into() }];
         assert_eq!(sessions(&PathsView::default()), "no sessions");
-        let none = PathsView { initiators: Vec::new(), unknown: unknown() };
+        let none = PathsView { unknown: unknown(), ..PathsView::default() };
         assert_eq!(sessions(&none), "no sessions known; not known at node-2 (it does not answer)");
         let path = |node: &str, sessions| PathView {
             node: node.into(),
@@ -107,7 +108,7 @@ mod tests {
         };
         let initiator =
             InitiatorPaths { initiator: "iqn.a".into(), paths: vec![path("node-1", 2), path("node-3", 1)] };
-        let some = PathsView { initiators: vec![initiator], unknown: unknown() };
+        let some = PathsView { initiators: vec![initiator], unknown: unknown(), ..PathsView::default() };
         assert_eq!(sessions(&some), "3 sessions of 1 initiator; not known at node-2 (it does not answer)");
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::iscsi::name::name_of;
 use loadline_san_export::scsi::reservations::{Kind, Reservation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ const MOST_LISTED: usize = 3;
 /// How initiators of iSCSI reach a volume at this moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathsView {
+    /// The name of its target. The disk is LUN 0.
+    pub target: String,
     /// Initiators that have sessions, by name.
     pub initiators: Vec<InitiatorPaths>,
     /// Nodes whose sessions are not known: initiators may have paths there that are not listed.
@@ -139,7 +142,8 @@ fn unknown(reports: &Reports, node: u32, id: u64) -> Option<String> {
 /// The paths of all initiators to a volume.
 pub(super) fn paths(catalog: &Catalog, reports: &Reports, id: u64) -> PathsView {
     let mut of: BTreeMap<&str, Vec<PathView>> = BTreeMap::new();
-    let mut view = PathsView::default();
+    let target = catalog.volumes.get(&id).map(|(volume, _)| name_of(&volume.name)).unwrap_or_default();
+    let mut view = PathsView { target, ..PathsView::default() };
     for (node_id, (node, _)) in &catalog.nodes {
         if let Some(why) = unknown(reports, *node_id, id) {
             view.unknown.push(UnknownPaths { node: node.name.clone(), why });

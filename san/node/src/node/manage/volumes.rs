@@ -194,7 +194,12 @@ impl Node {
         Ok(Use {
             volume: name.into(),
             node: node.name.clone(),
-            ways: Protocol::ALL.into_iter().map(|protocol| self.ways(protocol, name, node, socket)).collect(),
+            ways: {
+                // iSCSI has no TLS.
+                let all = Protocol::ALL.into_iter();
+                let may = all.filter(|protocol| !(volume.requires_tls && protocol.stands_by()));
+                may.map(|protocol| self.ways(protocol, name, node, socket)).collect()
+            },
             requires_tls: volume.requires_tls,
             waits: false,
         })
