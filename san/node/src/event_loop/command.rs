@@ -257,7 +257,7 @@ pub enum LoopEvent {
     /// The order with this number was carried out, or not.
     CommandDone(u64, Result<(), CommandError>),
     /// How it is.
-    State(LoopState),
+    State(Box<LoopState>),
     /// It has ended.
     Ended,
 }

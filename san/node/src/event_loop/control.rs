@@ -136,7 +136,7 @@ impl EventLoop {
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
             LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),
-            LoopCommand::ReportState => (self.report)(LoopEvent::State(self.state())),
+            LoopCommand::ReportState => (self.report)(LoopEvent::State(Box::new(self.state()))),
             LoopCommand::Stop => self.stopped = true,
         }
     }

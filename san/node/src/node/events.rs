@@ -87,7 +87,7 @@ impl Node {
                 }
                 LoopEvent::State(state) => {
                     let mut known = self.state();
-                    known.loops[number as usize] = state;
+                    known.loops[number as usize] = *state;
                     known
                         .state_requests
                         .remove(&number)
