@@ -167,9 +167,9 @@ impl FrontEnds {
         std::mem::take(&mut self.waiting_news)
     }
 
-    /// Others were let in to a volume, by this attachment.
+    /// Others were let in to a volume, by this attachment. Those that wait or stand by are let in later, each by its own rule (U1).
     pub(super) fn attached(&mut self, volume: VolumeId, attachment: Attachment) {
-        for client in self.of_volume(volume).filter(|client| client.waiting.is_none()) {
+        for client in self.of_volume(volume).filter(|client| client.is_let_in()) {
             client.session.attached(attachment);
         }
     }

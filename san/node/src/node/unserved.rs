@@ -162,7 +162,9 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
     let stands_by: Vec<u32> =
         at.keys().copied().filter(|node| *node != owner && has(*node, initiator)).collect();
     if stands_by.is_empty() {
-        return Outcome::Over;
+        // It may have a session with a node that has not reported.
+        let all_report = catalog.nodes.iter().all(|(id, (of, _))| of.stopping || at.contains_key(id));
+        return if all_report { Outcome::Over } else { Outcome::Waits };
     }
     // One that does not report may have other clients. If it has died, others take the volume over anyway.
     let Some(there) = at.get(&owner) else { return Outcome::Waits };
@@ -223,6 +225,8 @@ mod tests {
         assert_eq!(by(&node(&[("a", true)], 1), &stands_by, &stands_by), Outcome::Over);
         assert_eq!(by(&stands_by, &stands_by, &stands_by), Outcome::Over, "the owner is just taking over");
         assert_eq!(becomes(&catalog, &[(3, stands_by)]), Outcome::Waits, "the owner does not report");
+        let two = [(1, none.clone()), (2, none.clone())];
+        assert_eq!(becomes(&catalog, &two), Outcome::Waits, "it may have a session with node 3");
     }
 
     #[test]
