@@ -223,11 +223,11 @@ fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
     assert_eq!(second.reserve_out(0, 0, (0, 0xdef)).expect("it is answered"), 0, "it registers");
     let preempt = (PREEMPT_AND_ABORT, 5, (0xdef, 0xabc));
     assert_eq!(second.reserve_out(preempt.0, preempt.1, preempt.2).expect("it is answered"), 0);
-    // It is told first that its registration was removed.
+    // The first answer says that its registration was removed.
     assert_eq!((writes(), writes()), (CHECK_CONDITION, RESERVATION_CONFLICT));
     let again = second.reserve_out(1, 5, (0xdef, 0)).expect("it is answered");
     assert_eq!(again, 0, "what it has already it gets again");
-    // One path is left: that is said, and nothing is wrong with the volume.
+    // One path is left. The note says so, and the volume stays healthy.
     drop(second);
     let begun = Instant::now();
     let text = loop {

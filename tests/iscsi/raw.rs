@@ -1,4 +1,4 @@
-//! An initiator of the tests that sends each PDU as it is told: it may stop half way, and need not answer.
+//! An initiator for tests. It sends what the test says: a part of a PDU too, and no answer to a ping unless the test wants it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -31,8 +31,8 @@ pub fn most_in_flight(log_bytes: u64) -> u64 {
     (log_bytes / (LOG_TIMES * LOGGED)).clamp(1, MOST_TOGETHER)
 }
 
-/// The most bytes that a client writes at once, as it is told, for a volume whose replicas have logs of so many bytes: a power of two, as
-/// clients expect it.
+/// How many bytes a client is told to write at once at most. `log_bytes`: how large the log of each replica is. It is a power of two: clients
+/// expect that.
 pub fn most_bytes(log_bytes: u64) -> u32 {
     (BLOCK as u32) << most_in_flight(log_bytes).ilog2()
 }

@@ -27,6 +27,9 @@ const LOGS_IN: Duration = Duration::from_secs(6);
 /// How long after an attempt that has changed nothing the next one follows.
 const AGAIN: Duration = Duration::from_secs(6);
 
+/// Initiators that are looked at, at most. Any program on a node's machine may take a new name for each login.
+const MOST: usize = 1024;
+
 /// Initiators that may not reach their volumes, and when that is looked at.
 #[derive(Debug, Default)]
 pub(super) struct UnservedInitiators {
@@ -53,6 +56,9 @@ impl Node {
         let now = Instant::now();
         for Unserved { initiator, is_lost } in some {
             let at = now + if is_lost { COMES_BACK } else { LOGS_IN };
+            if state.unserved.due.len() >= MOST {
+                break;
+            }
             let due = state.unserved.due.entry((id, initiator)).or_insert(at);
             *due = at.min(*due);
         }
@@ -114,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Orders that a node takes a volume over, if nobody has changed the volume's entry since this catalog was read.
+    /// Orders a node to take a volume over, unless the volume's entry was changed after this catalog was read.
     async fn move_volume_to(&self, catalog: &Catalog, id: u64, node: u32, initiator: &str) {
         let (Some((volume, version)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id))
         else {
