@@ -4,6 +4,8 @@
 //! - No I_T nexus is registered twice, and no key is 0.
 //! - The holder of a reservation is registered. A reservation of all registrants has no single holder, and ends with the last of them.
 //! - A command changes registrations or reservation only if it comes from a registered nexus with its key, except for REGISTER.
+//! - What is kept says by itself which tasks a PREEMPT AND ABORT ends: whoever learns it ends them, also if the one that has asked for it
+//!   never learned whether it was made, and if other changes have followed before it was learned.
 
 use loadline_base::scsi::{Sense, key};
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,9 @@ pub struct Reservations {
     /// Whether the last registration requested that all of this survives a loss of power (APTPL).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub persists: bool,
+    /// The generation that the last PREEMPT AND ABORT has made: by another number than before, tasks are to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aborted_at: Option<u32>,
 }
 
 /// An I_T nexus that is registered.
@@ -40,6 +45,9 @@ pub struct Registration {
     pub nexus: NexusName,
     /// Its key: not 0.
     pub key: u64,
+    /// The generation by which it was registered. One that was removed and came again has another number.
+    #[serde(default)]
+    pub since: u32,
 }
 
 /// A reservation.
@@ -115,15 +123,11 @@ pub(super) enum Request {
     Reserve(Kind),
     Release(Kind),
     Clear,
-    Preempt(Kind),
-}
-
-/// What becomes of a request that is not refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Outcome {
-    pub(super) to: Reservations,
-    /// The nexuses whose registrations another one has removed.
-    pub(super) removed: Vec<NexusName>,
+    Preempt {
+        kind: Kind,
+        /// The tasks of nexuses that lose their registrations end.
+        aborts: bool,
+    },
 }
 
 /// Why a request is not carried out.
@@ -180,10 +184,9 @@ impl Reservations {
         request: Request,
         (own, service): (u64, u64),
         ports: &[u16],
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<Reservations, Refused> {
         let registered = self.key_of(by);
         let mut to = self.clone();
-        let mut removed = Vec::new();
         if let Request::Register { ignores, all_ports, persists } = request {
             if !ignores && own != registered.unwrap_or(0) {
                 return Err(Refused::Conflict);
@@ -200,7 +203,7 @@ impl Reservations {
                 to.persists = persists;
                 to.generation = to.generation.wrapping_add(1);
             }
-            return Ok(Outcome { to, removed });
+            return Ok(to);
         }
         if registered != Some(own) {
             return Err(Refused::Conflict);
@@ -222,14 +225,18 @@ impl Reservations {
                 _ => {}
             },
             Request::Clear => {
-                to = Reservations { generation: self.generation.wrapping_add(1), ..Reservations::default() };
+                let generation = self.generation.wrapping_add(1);
+                to = Reservations { generation, aborted_at: self.aborted_at, ..Reservations::default() };
             }
-            Request::Preempt(kind) => {
-                removed = to.preempt(by, kind, service)?;
+            Request::Preempt { kind, aborts } => {
+                to.preempt(by, kind, service)?;
                 to.generation = to.generation.wrapping_add(1);
+                if aborts {
+                    to.aborted_at = Some(to.generation);
+                }
             }
         }
-        Ok(Outcome { to, removed })
+        Ok(to)
     }
 
     /// Registers a nexus with a key, or with 0 unregisters it.
@@ -246,7 +253,8 @@ impl Reservations {
         if self.registrations.len() >= MOST_REGISTRATIONS {
             return Err(Refused::Sense(Sense::new(key::ILLEGAL_REQUEST, 0x55, 0x04)));
         }
-        self.registrations.push(Registration { nexus, key });
+        let since = self.generation.wrapping_add(1);
+        self.registrations.push(Registration { nexus, key, since });
         Ok(())
     }
 
@@ -266,8 +274,8 @@ impl Reservations {
         }
     }
 
-    /// Removes the registrations with a key, and takes the reservation over if it is one of theirs. Returns what it has removed.
-    fn preempt(&mut self, by: &NexusName, kind: Kind, of: u64) -> Result<Vec<NexusName>, Refused> {
+    /// Removes the registrations with a key, and takes the reservation over if it is one of theirs.
+    fn preempt(&mut self, by: &NexusName, kind: Kind, of: u64) -> Result<(), Refused> {
         let is_of_all = self.reservation.as_ref().is_some_and(|reservation| reservation.holder.is_none());
         let everyone = of == 0 && is_of_all;
         if of == 0 && !everyone {
@@ -279,18 +287,25 @@ impl Reservations {
         }
         let holder = self.reservation.as_ref().and_then(|reservation| reservation.holder.as_ref());
         let takes_over = everyone || holder.and_then(|holder| self.key_of(holder)) == Some(of);
-        let mut removed = Vec::new();
-        self.registrations.retain(|registration| {
-            let stays = registration.nexus == *by || !is_meant(registration);
-            if !stays {
-                removed.push(registration.nexus.clone());
-            }
-            stays
-        });
+        self.registrations.retain(|registration| registration.nexus == *by || !is_meant(registration));
         if takes_over {
             self.reserve(by, kind);
         }
-        Ok(removed)
+        Ok(())
+    }
+}
+
+/// Whether the tasks of a nexus end when reservations become others, by a PREEMPT AND ABORT among the changes. If there were others beside
+/// it, more tasks end than it has named: who was named is not known any more.
+pub(super) fn aborts(from: &Reservations, to: &Reservations, nexus: &NexusName) -> bool {
+    if from.aborted_at == to.aborted_at {
+        return false;
+    }
+    let since = |of: &Reservations| of.registrations.iter().find(|of| of.nexus == *nexus).map(|of| of.since);
+    match (since(from), since(to)) {
+        (Some(old), new) => new != Some(old),
+        // It may have come and been removed meanwhile.
+        (None, _) => to.generation != from.generation.wrapping_add(1),
     }
 }
 

@@ -68,11 +68,12 @@ mod tests {
         Reservations {
             generation: 7,
             registrations: vec![
-                Registration { nexus: name(1, 1), key: 11 },
-                Registration { nexus: name(2, 3), key: 12 },
+                Registration { nexus: name(1, 1), key: 11, since: 1 },
+                Registration { nexus: name(2, 3), key: 12, since: 2 },
             ],
             reservation: Some(Reservation { kind: Kind::ExclusiveAccess, holder: Some(name(2, 3)) }),
             persists: true,
+            aborted_at: None,
         }
     }
 

@@ -37,8 +37,6 @@ pub(super) struct Parameters {
     pub(super) request: Request,
     /// The reservation key, and the service action key.
     pub(super) keys: (u64, u64),
-    /// The tasks of nexuses that lose their registrations end.
-    pub(super) aborts: bool,
 }
 
 /// Reads the parameters of a command.
@@ -66,11 +64,13 @@ pub(super) fn read(cdb: &[u8; 16], bytes: &[u8; PARAMETERS]) -> Result<Parameter
         RESERVE => Request::Reserve(kind()?),
         RELEASE => Request::Release(kind()?),
         CLEAR => Request::Clear,
-        PREEMPT | PREEMPT_AND_ABORT => Request::Preempt(kind()?),
+        PREEMPT | PREEMPT_AND_ABORT => {
+            Request::Preempt { kind: kind()?, aborts: action == PREEMPT_AND_ABORT }
+        }
         _ => return Err(Sense::in_command(1)),
     };
     let keys = (u64_at(bytes, 0), u64_at(bytes, 8));
-    Ok(Parameters { request, keys, aborts: action == PREEMPT_AND_ABORT })
+    Ok(Parameters { request, keys })
 }
 
 /// Whether RESERVE(6) and persistent reservations exclude each other here: who uses one kind gets a conflict from the other.
@@ -112,12 +112,11 @@ mod tests {
         (bytes[7], bytes[15], bytes[20]) = (1, 2, ALL_TG_PT | APTPL);
         let read_one = read(&cdb(REGISTER, 0), &bytes).unwrap();
         let register = Request::Register { ignores: false, all_ports: true, persists: true };
-        assert_eq!(read_one, Parameters { request: register, keys: (1, 2), aborts: false });
+        assert_eq!(read_one, Parameters { request: register, keys: (1, 2) });
         let preempt = read(&cdb(PREEMPT_AND_ABORT, 5), &bytes).unwrap();
-        assert_eq!(
-            (preempt.request, preempt.aborts),
-            (Request::Preempt(Kind::WriteExclusiveRegistrantsOnly), true)
-        );
+        let kind = Kind::WriteExclusiveRegistrantsOnly;
+        assert_eq!(preempt.request, Request::Preempt { kind, aborts: true });
+        assert_eq!(read(&cdb(PREEMPT, 5), &bytes).unwrap().request, Request::Preempt { kind, aborts: false });
     }
 
     #[test]

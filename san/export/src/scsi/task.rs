@@ -142,10 +142,8 @@ impl Task {
             return self.abort(unit);
         }
         let outcome = match (&mut self.work, result) {
-            (Work::Reserve(reserve), Ok(())) => {
-                if reserve.parameters.is_some_and(|parameters| parameters.aborts) {
-                    unit.end_tasks_of(&reserve.removed);
-                }
+            (Work::Reserve(_), Ok(())) => {
+                // Tasks that it aborts may still be there.
                 self.let_go(unit);
                 if unit.is_ending() { Ok(Next::AwaitEnd) } else { Ok(Next::good()) }
             }
@@ -260,13 +258,12 @@ impl Task {
             Err(Refused::Conflict) => Ok(Next::conflict()),
             Err(Refused::Sense(sense)) => Err(sense),
             // On standby, what is known may be old, and the owner may not know it yet.
-            Ok(outcome) if outcome.to == *now && unit.is_active(id.nexus) => Ok(Next::good()),
-            Ok(outcome) => {
+            Ok(to) if to == *now && unit.is_active(id.nexus) => Ok(Next::good()),
+            Ok(to) => {
                 reserve.from = now.clone();
-                reserve.removed = outcome.removed;
-                unit.is_changing(id.nexus, outcome.to.clone());
-                let restricts = matches!(parameters.request, Request::Reserve(_) | Request::Preempt(_));
-                Ok(Next::Change(Change::Reserve { from: reserve.from.clone(), to: outcome.to, restricts }))
+                unit.is_changing(id.nexus, to.clone());
+                let restricts = matches!(parameters.request, Request::Reserve(_) | Request::Preempt { .. });
+                Ok(Next::Change(Change::Reserve { from: reserve.from.clone(), to, restricts }))
             }
         }
     }

@@ -12,7 +12,7 @@ use super::attention::{Attention, Attentions};
 use super::cdb::Touches;
 use super::locks::{LockId, Locks, Owner, Sharing};
 use super::modes::Modes;
-use super::reservations::{Reservations, Told, told};
+use super::reservations::{Reservations, Told, aborts, told};
 
 /// The unit of a volume. The sessions of the volume share it: they are of one loop.
 pub type SharedUnit = Rc<RefCell<Unit>>;
@@ -336,12 +336,6 @@ impl Unit {
         self.is_woken = true;
     }
 
-    /// The tasks of these nexuses end.
-    pub(super) fn end_tasks_of(&mut self, names: &[NexusName]) {
-        self.nexuses.values_mut().filter(|nexus| names.contains(&nexus.name)).for_each(Nexus::end_tasks);
-        self.is_woken = true;
-    }
-
     /// A task begins. Without its session there is none.
     pub(super) fn begin_task(&mut self, id: NexusId, ticket: u32) -> Option<TaskId> {
         let nexus = self.nexuses.get_mut(&id)?;
@@ -441,7 +435,7 @@ impl Unit {
     }
 
     /// What the configuration keeps now. Each session that lost something is told (2A/03, 2A/04, 2A/05), but for the one that has changed
-    /// it.
+    /// it. The tasks of sessions that a PREEMPT AND ABORT has removed end ([`take_ended`](Self::take_ended)).
     pub fn learn(&mut self, reservations: Reservations) {
         let by = self.changing.as_ref().filter(|(_, to)| *to == reservations).map(|(by, _)| *by);
         self.become_reserved(by, reservations);
@@ -478,10 +472,16 @@ impl Unit {
             if by == Some(*id) {
                 continue;
             }
+            let aborts = aborts(&old, &self.reservations, &nexus.name) && nexus.tasks > 0;
+            if aborts {
+                nexus.end_tasks();
+                self.is_woken = true;
+            }
             match told(&old, &self.reservations, &nexus.name) {
                 Some(Told::Cleared) => nexus.attentions.add(Attention::ReservationsCleared),
                 Some(Told::Released) => nexus.attentions.add(Attention::ReservationReleased),
                 Some(Told::Removed) => nexus.attentions.add(Attention::RegistrationRemoved),
+                None if aborts => nexus.attentions.add(Attention::TasksCleared),
                 None => {}
             }
         }

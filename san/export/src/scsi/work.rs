@@ -1,6 +1,5 @@
 //! What a command does when a step of it is complete.
 
-use super::about::NexusName;
 use super::cdb::Extent;
 use super::compare::Compare;
 use super::reservations::Reservations;
@@ -35,7 +34,5 @@ pub(super) struct Reserve {
     pub(super) parameters: Option<Parameters>,
     /// What the change that is under way changes.
     pub(super) from: Reservations,
-    /// The nexuses that lose their registrations by it.
-    pub(super) removed: Vec<NexusName>,
     pub(super) attempts: u32,
 }

@@ -7,9 +7,13 @@ fn register() -> Request {
     Request::Register { ignores: false, all_ports: false, persists: false }
 }
 
+fn preempt(kind: Kind) -> Request {
+    Request::Preempt { kind, aborts: false }
+}
+
 /// Carries a request out that is not refused.
 fn done(of: &Reservations, by: &NexusName, request: Request, keys: (u64, u64)) -> Reservations {
-    of.carry_out(by, request, keys, &PORTS).unwrap().to
+    of.carry_out(by, request, keys, &PORTS).unwrap()
 }
 
 /// Two that are registered with the keys 1 and 2.
@@ -104,24 +108,44 @@ fn each_type_prevents_what_the_standard_says() {
 fn a_preemption_removes_the_registrations_of_a_key_and_takes_over_what_they_held() {
     let (a, b, state) = two();
     let held = done(&state, &a, Request::Reserve(Kind::WriteExclusive), (1, 0));
-    let taken = held.carry_out(&b, Request::Preempt(Kind::ExclusiveAccess), (2, 1), &PORTS).unwrap();
-    assert_eq!(taken.removed, std::slice::from_ref(&a));
-    assert_eq!((taken.to.key_of(&a), taken.to.generation), (None, held.generation + 1));
+    let taken = held.carry_out(&b, preempt(Kind::ExclusiveAccess), (2, 1), &PORTS).unwrap();
+    assert_eq!((taken.key_of(&a), taken.generation), (None, held.generation + 1));
     let new = Reservation { kind: Kind::ExclusiveAccess, holder: Some(b.clone()) };
-    assert_eq!(taken.to.reservation, Some(new));
+    assert_eq!(taken.reservation, Some(new));
     // Who holds nothing only loses its registration.
-    let other = held.carry_out(&a, Request::Preempt(Kind::ExclusiveAccess), (1, 2), &PORTS).unwrap();
-    assert_eq!((other.removed, other.to.reservation), (vec![b.clone()], held.reservation.clone()));
+    let other = held.carry_out(&a, preempt(Kind::ExclusiveAccess), (1, 2), &PORTS).unwrap();
+    assert_eq!((other.key_of(&b), &other.reservation), (None, &held.reservation));
     assert_eq!(
-        held.carry_out(&b, Request::Preempt(Kind::WriteExclusive), (2, 7), &PORTS),
+        held.carry_out(&b, preempt(Kind::WriteExclusive), (2, 7), &PORTS),
         Err(Refused::Conflict)
     );
-    let none = held.carry_out(&b, Request::Preempt(Kind::WriteExclusive), (2, 0), &PORTS);
+    let none = held.carry_out(&b, preempt(Kind::WriteExclusive), (2, 0), &PORTS);
     assert_eq!(none, Err(Refused::Sense(Sense::in_parameters(8))));
     // Of a reservation of all registrants, no key stands for everyone else.
     let all = done(&state, &a, Request::Reserve(Kind::WriteExclusiveAllRegistrants), (1, 0));
-    let taken = all.carry_out(&b, Request::Preempt(Kind::WriteExclusive), (2, 0), &PORTS).unwrap();
-    assert_eq!((taken.removed, taken.to.is_held_by(&b)), (vec![a], true));
+    let taken = all.carry_out(&b, preempt(Kind::WriteExclusive), (2, 0), &PORTS).unwrap();
+    assert_eq!((taken.key_of(&a), taken.is_held_by(&b)), (None, true));
+}
+
+#[test]
+fn what_is_kept_says_whose_tasks_a_preemption_has_aborted_whatever_else_has_changed_meanwhile() {
+    let (a, b, state) = two();
+    let c = name(3, 1);
+    let kind = Kind::WriteExclusive;
+    let aborting = Request::Preempt { kind, aborts: true };
+    let taken = done(&state, &a, aborting, (1, 2));
+    let aborted = |from: &Reservations, to: &Reservations| [&a, &b, &c].map(|of| aborts(from, to, of));
+    assert_eq!(aborted(&state, &taken), [false, true, false]);
+    assert_eq!(aborted(&state, &done(&state, &a, preempt(kind), (1, 2))), [false; 3], "it does not abort");
+    // It comes again, with the key that it had; all leave; another one is registered.
+    let again = done(&taken, &b, register(), (0, 2));
+    assert_eq!((aborted(&state, &again), aborted(&taken, &again)), ([false, true, true], [false; 3]));
+    let cleared = done(&again, &b, Request::Clear, (2, 0));
+    assert_eq!((aborted(&state, &cleared), aborted(&again, &cleared)), ([true, true, true], [false; 3]));
+    // One that came and was removed between is one of these: it may have begun tasks before.
+    let came = done(&state, &c, register(), (0, 3));
+    let gone = done(&came, &a, aborting, (1, 3));
+    assert_eq!((aborted(&state, &gone), aborted(&came, &gone)), ([false, false, true], [false, false, true]));
 }
 
 #[test]
@@ -133,7 +157,7 @@ fn who_loses_something_is_told_what() {
     assert_eq!((cleared.registrations.len(), &cleared.reservation, cleared.generation), (0, &None, 3));
     assert_eq!(told(&held, &cleared, &b), Some(Told::Cleared));
     assert_eq!(told(&held, &done(&held, &a, Request::Release(kind), (1, 0)), &b), Some(Told::Released));
-    assert_eq!(told(&held, &done(&held, &a, Request::Preempt(kind), (1, 2)), &b), Some(Told::Removed));
+    assert_eq!(told(&held, &done(&held, &a, preempt(kind), (1, 2)), &b), Some(Told::Removed));
     assert_eq!(told(&held, &held, &b), None);
     assert_eq!(told(&held, &cleared, &name(9, 1)), None);
     let alone = done(&state, &a, Request::Reserve(Kind::WriteExclusive), (1, 0));
@@ -181,11 +205,10 @@ fn no_sequence_of_commands_breaks_the_rules() {
             5..8 => Request::Reserve(kind),
             8..10 => Request::Release(state.reservation.as_ref().map_or(kind, |of| of.kind)),
             10 if random.below(4) == 0 => Request::Clear,
-            _ => Request::Preempt(kind),
+            _ => Request::Preempt { kind, aborts: random.below(2) == 0 },
         };
         let was = state.key_of(&by);
-        let Ok(outcome) = state.carry_out(&by, request, keys, &PORTS) else { continue };
-        let to = outcome.to;
+        let Ok(to) = state.carry_out(&by, request, keys, &PORTS) else { continue };
         // No one is registered twice, and no key is 0.
         let mut seen = std::collections::BTreeSet::new();
         assert!(
@@ -220,16 +243,14 @@ fn no_sequence_of_commands_breaks_the_rules() {
                 assert_eq!((&state.registrations, state.generation), (&to.registrations, to.generation));
             }
             Request::Clear => assert!(to.registrations.is_empty() && to.reservation.is_none()),
-            Request::Preempt(_) => {
+            Request::Preempt { aborts: ends, .. } => {
                 assert_eq!(to.key_of(&by), Some(own), "step {step}: it stays itself");
-                assert!(
-                    outcome
-                        .removed
-                        .iter()
-                        .all(|gone| state.key_of(gone).is_some() && to.key_of(gone).is_none())
-                );
-                assert_eq!(state.registrations.len(), to.registrations.len() + outcome.removed.len());
+                assert!(to.registrations.iter().all(|of| state.registrations.contains(of)), "step {step}");
                 assert_eq!(to.generation, state.generation + 1);
+                for nexus in &nexuses {
+                    let is_removed = state.key_of(nexus).is_some() && to.key_of(nexus).is_none();
+                    assert_eq!(aborts(&state, &to, nexus), ends && is_removed, "step {step}");
+                }
             }
         }
         // A holder is never prevented, and whom a reservation prevents from reading it prevents from writing.

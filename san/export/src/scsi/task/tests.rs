@@ -386,6 +386,41 @@ fn a_preemption_that_aborts_is_answered_when_the_tasks_of_the_other_are_gone() {
 }
 
 #[test]
+fn a_preemption_whose_outcome_is_not_known_aborts_once_it_is_learned() {
+    for is_made_elsewhere in [false, true] {
+        let mut bench = Bench::new();
+        let (a, b) = (bench.nexus, bench.enter(name(2, 1)));
+        assert_eq!(reserve(&mut bench, a, 0, 0, (0, 11)), Status::Good);
+        assert_eq!(reserve(&mut bench, b, 0, 0, (0, 22)), Status::Good);
+        let write = short(WRITE_10, 0, 0, 1);
+        let (mut theirs, step) = Task::begin(&mut bench.unit, b, &command(&write, 512, 0, 5));
+        assert!(matches!(step, Step::Data(512)), "the initiator is asked for it");
+        let cdb = [PERSISTENT_RESERVE_OUT, 5, 1, 0, 0, 0, 0, 0, 24, 0];
+        let (mut ours, _) = Task::begin(&mut bench.unit, a, &command(&cdb, 24, 0, 6));
+        let mut list = bench.pool.take(1).unwrap();
+        list.bytes_mut().fill(0);
+        (list.bytes_mut()[7], list.bytes_mut()[15]) = (11, 22);
+        let step = ours.data(&mut bench.unit, &bench.pool, list);
+        let Step::Change(Change::Reserve { to, .. }) = step else { panic!("{step:?}") };
+        if is_made_elsewhere {
+            // The session by which it was requested is at another node, or has ended.
+            ours.end(&mut bench.unit);
+        } else {
+            let step = ours.changed(&mut bench.unit, Err(ChangeFailed::Unavailable));
+            assert!(matches!(step, Step::Done(Answer { status: Status::Busy, .. })));
+        }
+        assert!(!bench.unit.take_ended(b), "it may not have been made");
+        bench.unit.learn(to);
+        assert!(bench.unit.take_ended(b) && bench.unit.is_ending());
+        let mut data = bench.pool.take(1).unwrap();
+        data.bytes_mut().fill(3);
+        let step = theirs.data(&mut bench.unit, &bench.pool, data);
+        assert!(matches!(step, Step::Done(Answer { status: Status::TaskAborted, .. })), "it does not write");
+        assert!(bench.unit.is_idle());
+    }
+}
+
+#[test]
 fn a_change_that_met_another_one_is_made_again_of_what_is_kept_then() {
     let mut bench = Bench::new();
     let cdb = [PERSISTENT_RESERVE_OUT, 6, 0, 0, 0, 0, 0, 0, 24, 0];

@@ -72,7 +72,7 @@ fn a_session_is_on_standby_until_it_is_activated_and_those_who_may_know_it_other
 fn who_changes_the_reservations_is_not_told_even_if_the_configuration_is_faster_than_the_answer() {
     let mut unit = unit();
     let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
-    let registered = |number| Registration { nexus: name(number, 1), key: number.into() };
+    let registered = |number| Registration { nexus: name(number, 1), key: number.into(), since: 1 };
     let two = Reservations { registrations: vec![registered(1), registered(2)], ..Reservations::default() };
     unit.learn(two.clone());
     told_to(&mut unit, a);
@@ -131,13 +131,22 @@ fn a_session_that_leaves_takes_its_reservation_its_locks_and_its_tasks_with_it()
     assert_eq!(unit.begin_task(a, 2), None);
 }
 
+/// Another node has carried out a PREEMPT AND ABORT of this nexus.
+fn abort(unit: &mut Unit, nexus: NexusName) {
+    let generation = unit.reservations().generation + 1;
+    let registrations = vec![Registration { nexus, key: 1, since: generation }];
+    unit.learn(Reservations { generation, registrations, ..unit.reservations().clone() });
+    let (generation, aborted_at) = (generation + 1, Some(generation + 1));
+    unit.learn(Reservations { generation, aborted_at, ..Reservations::default() });
+}
+
 #[test]
 fn tasks_that_were_ended_are_counted_until_the_last_is_gone() {
     let mut unit = unit();
     let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
     let (one, two) = (unit.begin_task(b, 1).unwrap(), unit.begin_task(b, 2).unwrap());
     let waiting = unit.begin_task(a, 3).unwrap();
-    unit.end_tasks_of(&[name(2, 1)]);
+    abort(&mut unit, name(2, 1));
     assert!(unit.is_ending() && unit.is_ended(one) && !unit.is_ended(waiting));
     assert!(unit.take_ended(b) && !unit.take_ended(b) && !unit.take_ended(a));
     let held = unit.await_end(waiting);
@@ -165,7 +174,7 @@ fn tasks_that_were_ended_are_gone_with_their_session_and_who_waits_for_them_may_
         let c = unit.enter(name(3, 1));
         unit.begin_task(c, 1).unwrap();
         let waiting = unit.begin_task(a, 3).unwrap();
-        unit.end_tasks_of(&[name(3, 1)]);
+        abort(&mut unit, name(3, 1));
         let held = unit.await_end(waiting);
         if waiter_leaves_first {
             unit.leave(a);

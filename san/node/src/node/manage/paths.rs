@@ -327,7 +327,7 @@ mod tests {
             group: group_of(node),
         };
         let mut set = |kind, holder| {
-            let registration = |nexus, key| Registration { nexus, key };
+            let registration = |nexus, key| Registration { nexus, key, since: 1 };
             let of = Reservations {
                 generation: 4,
                 registrations: vec![
