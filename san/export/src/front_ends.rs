@@ -269,8 +269,8 @@ impl Session for AnySession {
         each!(self.pass_time(passed))
     }
 
-    fn longest_wait(&self) -> Option<Duration> {
-        each!(self.longest_wait())
+    fn longest_wait(&mut self, slot: u32) -> Option<Duration> {
+        each!(self.longest_wait(slot))
     }
 
     fn attached(&mut self, attachment: Attachment) {

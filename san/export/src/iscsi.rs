@@ -19,7 +19,8 @@
 //! | `discovery`, `text` | sessions that look for volumes; texts of sessions |
 //! | `session`, `error` | PDUs in and out, and what each is for; why sessions end |
 //! | `liveness` | how long an initiator, and what its commands need, is waited for |
-//! | `tasks`, `transfer`, `answer` | commands: carried out, their data from the initiator, their answers to it |
+//! | `tasks`, `slot` | the commands of a session, and one of them |
+//! | `transfer`, `answer` | their data from the initiator, their answers to it |
 //! | `management` | task management |
 //! | `reader`, `sender`, `numbers`, `pdu` | PDUs as bytes, with digests and numbers |
 //! | [`connection`] | the session at its socket |
@@ -40,6 +41,7 @@ mod pdu;
 mod reader;
 mod sender;
 mod session;
+mod slot;
 mod tasks;
 mod text;
 mod transfer;

@@ -165,9 +165,9 @@ pub trait Session {
         Ok(false)
     }
 
-    /// How long a request may wait until it begins; `None` if for as long as it takes. The caller completes it with
+    /// How long this request may wait until it begins; `None` if for as long as it takes. The caller completes it with
     /// [`Failure::TooMany`] after that.
-    fn longest_wait(&self) -> Option<Duration> {
+    fn longest_wait(&mut self, _slot: u32) -> Option<Duration> {
         None
     }
 

@@ -203,12 +203,83 @@ fn a_command_that_has_not_begun_is_refused_and_may_be_sent_again() {
     let (mut target, mut volume) = ready(usual());
     let number = target.next();
     target.send(command(&cdb16(operation::WRITE_16, 0, 1), WRITE, number, number, 512), &pattern(512, 1));
-    assert!(target.connection().longest_wait().is_some());
     let request = target.requests.pop().expect("the volume has it");
+    assert!(target.connection().longest_wait(request.slot).is_some());
     target.connection().complete(request.slot, Err(Failure::TooMany)).expect("the session goes on");
     target.turn().expect("the session goes on");
     assert_eq!(status(&target.received()), (Status::TaskSetFull as u8, None));
     assert_eq!(status(&write(&mut target, &mut volume, 0, &pattern(512, 1))), GOOD);
+}
+
+#[test]
+fn a_command_of_several_steps_that_takes_too_long_fails_and_its_session_goes_on() {
+    let (mut target, mut volume) = ready(usual());
+    let ranges = 6;
+    let mut list = [[0, 6 + 16 * ranges], [0, 16 * ranges], [0; 2], [0; 2]].concat();
+    for range in 0..u64::from(ranges) {
+        list.extend([&(16 * range).to_be_bytes()[..], &[0, 0, 0, 8], &[0; 4]].concat());
+    }
+    let cdb = [operation::UNMAP, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
+    let number = target.next();
+    target.send(command(&cdb, WRITE, number, number, list.len() as u32), &list);
+    // Each step takes two and a half seconds.
+    let mut waits = Vec::new();
+    while let Some(request) = target.requests.pop() {
+        waits.push(target.connection().longest_wait(request.slot).expect("it has a limit").as_millis());
+        for _ in 0..5 {
+            pass(&mut target).expect("the session goes on");
+        }
+        volume.carry_out(target.connection(), request, 1).expect("the session goes on");
+        target.turn().expect("the session goes on");
+    }
+    assert_eq!(waits, [9000, 6500, 4000, 1500]);
+    assert_eq!(status(&target.received()), (2, Some((0x0b, 0, 0))), "a part was given back");
+    assert_eq!(status(&write(&mut target, &mut volume, 0, &pattern(512, 1))), GOOD);
+}
+
+#[test]
+fn what_is_refused_after_a_part_was_carried_out_has_failed() {
+    let (mut target, mut volume) = ready(usual());
+    let number = target.next();
+    let cdb = cdb16(operation::WRITE_AND_VERIFY_16, 0, 1);
+    target.send(command(&cdb, WRITE, number, number, 512), &pattern(512, 1));
+    let request = target.requests.pop().expect("it writes");
+    volume.carry_out(target.connection(), request, 1).expect("the session goes on");
+    target.turn().expect("the session goes on");
+    let request = target.requests.pop().expect("it verifies");
+    target.connection().complete(request.slot, Err(Failure::TooMany)).expect("the session goes on");
+    target.turn().expect("the session goes on");
+    assert_eq!(status(&target.received()), (2, Some((0x0b, 0, 0))));
+}
+
+#[test]
+fn without_memory_a_session_takes_data_that_it_has_asked_for_and_little_else() {
+    let parameters = Parameters { first_burst: 64 << 10, ..usual() };
+    let (mut target, mut volume) = ready(parameters);
+    let data = pattern(128 << 10, 5);
+    let waits = target.next();
+    let cdb = cdb16(operation::WRITE_16, 0, 256);
+    target.send(command(&cdb, WRITE, waits, waits, 128 << 10), &data[..64 << 10]);
+    let (tag, offset, _) = wanted(&target.received()[0]);
+    target.has_memory = false;
+    let refused = Status::TaskSetFull as u8;
+    let (mut statuses, mut commands) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        let number = target.next();
+        let cdb = cdb16(operation::WRITE_16, 256, 128);
+        target.send(command(&cdb, WRITE, number, number, 64 << 10), &data[..64 << 10]);
+        commands.push(number);
+        statuses.extend(target.received().iter().map(|pdu| pdu.status().0));
+    }
+    assert_eq!(statuses, [refused; 84], "16 wait: 1 MiB");
+    target.send(data_out(waits, tag, 0, offset, true), &data[64 << 10..]);
+    target.has_memory = true;
+    target.turn().expect("the session goes on");
+    target.work(&mut volume);
+    let answered = target.received();
+    let good = answered.iter().filter(|pdu| pdu.opcode() == opcode::SCSI_RESPONSE && pdu.status() == GOOD);
+    assert_eq!(good.count(), 17);
+    assert!(volume.bytes[..data.len()] == data);
 }
 
 #[test]

@@ -149,6 +149,25 @@ fn functions_of_task_management_are_answered_as_the_standard_says() {
 }
 
 #[test]
+fn a_node_that_stands_by_rejects_what_would_end_commands_at_the_owner() {
+    let mut target = Target::at(&unit(), usual(), 1, false);
+    let mut ask = |function: u8| {
+        let header = management(function, 600, NO_TAG, target.number);
+        target.send(header, &[]);
+        responded(&mut target).1.expect("nothing is under way")
+    };
+    assert_eq!(ask(function::ABORT_TASK_SET), function_response::COMPLETE, "only its own end");
+    for function in [
+        function::CLEAR_TASK_SET,
+        function::LUN_RESET,
+        function::TARGET_WARM_RESET,
+        function::TARGET_COLD_RESET,
+    ] {
+        assert_eq!(ask(function), function_response::REJECTED);
+    }
+}
+
+#[test]
 fn a_reset_ends_the_commands_of_all_sessions() {
     let unit = unit();
     let mut one = Target::of(&unit, usual(), 1);

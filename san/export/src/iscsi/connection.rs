@@ -12,7 +12,6 @@ use loadline_san_transport::channel::Channel;
 use loadline_san_transport::socket::Received;
 
 use super::error::SessionError;
-use super::liveness::UNBEGUN;
 use super::negotiated::Negotiated;
 use super::session::Session;
 use crate::login::Chosen;
@@ -158,8 +157,8 @@ impl session::Session for Connection {
         self.session.pass(passed).map_err(ended)
     }
 
-    fn longest_wait(&self) -> Option<Duration> {
-        Some(UNBEGUN)
+    fn longest_wait(&mut self, slot: u32) -> Option<Duration> {
+        self.session.tasks().longest_wait(slot)
     }
 
     fn attached(&mut self, _attachment: Attachment) {

@@ -7,6 +7,8 @@
 //! - **I3. A command that has waited for [`LONGEST`] for anything but the initiator ends the session, and is not answered.** Initiators give up
 //!   after 15 s. What the volume has begun may still be carried out, so an answer that it has failed could be wrong. It is carried out before
 //!   anything that overlaps it and comes later (rules W1 and T4), so never over what is newer; what has not begun never begins (rule T13).
+//!   A command of several steps is answered earlier: after [`UNBEGUN`] it begins no further one. So no limit of a volume ends the sessions
+//!   of a command for which it is too low; the command fails.
 //!
 //! The limits are a second less than the 12 s in which each command is answered or failed: time passes in steps of up to a second.
 
@@ -18,7 +20,7 @@ use super::error::SessionError;
 pub(super) const QUIET: Duration = Duration::from_secs(5);
 /// How long anything is waited for.
 pub(super) const LONGEST: Duration = Duration::from_secs(11);
-/// How long the volume may leave a request of a session unbegun. It is refused then, which the session's end cannot say.
+/// How long a command may have waited when the volume begins a step of it. It is refused then, which the session's end cannot say.
 pub(super) const UNBEGUN: Duration = Duration::from_secs(9);
 
 /// What is known of an initiator by its connection.

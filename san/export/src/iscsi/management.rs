@@ -1,4 +1,5 @@
-//! Task management: functions end commands, and are answered once none of those is under way any more (RFC 7143, 11.5 and 11.6).
+//! Task management: functions end commands, and are answered once none of those is under way any more (RFC 7143, 11.5 and 11.6). A function
+//! that ends commands of other sessions is rejected at a node that stands by: it would end nothing at the owner.
 
 use std::collections::VecDeque;
 
@@ -53,16 +54,17 @@ impl Management {
             | function::LUN_RESET
             | function::TARGET_WARM_RESET
             | function::TARGET_COLD_RESET => {
+                let active = nexus.filter(|nexus| unit.borrow().is_active(*nexus));
+                // Other sessions are those at the owner, which this one does not reach.
+                let Some(nexus) = active else { return respond(header, function_response::REJECTED, sender) };
                 tasks.end_all();
-                if let Some(nexus) = nexus {
-                    let mut unit = unit.borrow_mut();
-                    match function {
-                        function::CLEAR_TASK_SET => unit.clear_tasks(nexus),
-                        _ => unit.reset(),
-                    }
-                    // Those of this session were ended already; what comes from now on is none of them.
-                    unit.take_ended(nexus);
+                let mut unit = unit.borrow_mut();
+                match function {
+                    function::CLEAR_TASK_SET => unit.clear_tasks(nexus),
+                    _ => unit.reset(),
                 }
+                // Those of this session were ended already; what comes from now on is none of them.
+                unit.take_ended(nexus);
                 None
             }
             _ => Some(function_response::NOT_SUPPORTED),

@@ -22,10 +22,12 @@ use super::sender::{Sender, answer_to};
 use super::tasks::{MOST_BYTES, Tasks};
 use super::text::{TextRequest, Texts};
 use crate::scsi::task::ChangeFailed;
-use crate::scsi::unit::{NexusId, NexusName, SharedUnit};
+use crate::scsi::unit::{NexusId, NexusName, Place, SharedUnit};
 
 /// While so many bytes are not sent, nothing is received.
 const MOST_UNSENT: usize = 2 * MOST_BYTES;
+/// The most bytes that a session takes without memory for commands, beside data that it has asked for: of commands that wait, and of answers.
+const MOST_BESIDE: usize = 1 << 20;
 
 /// The tag by which an initiator answers a ping. No request for data has it.
 const PING: u32 = NO_TAG - 1;
@@ -39,7 +41,9 @@ pub(super) struct Session {
     /// The name of its target.
     target: String,
     unit: SharedUnit,
-    /// Its number in the unit, once it has entered. It waits until a former session of its name has left.
+    /// Its number in the unit.
+    id: NexusId,
+    /// The same once it has entered. It waits until a former session of its name has left.
     nexus: Option<NexusId>,
     /// This node serves the volume.
     is_serving: bool,
@@ -68,12 +72,14 @@ impl Session {
         let Negotiated { initiator, isid, connection, command_number, status_number, parameters } =
             negotiated;
         let group = unit.borrow().about().here;
+        let id = unit.borrow_mut().arrive();
         let numbers = Numbers::new(command_number, status_number, MOST_COMMANDS);
         Session {
             name: NexusName { initiator, isid, group },
             connection,
             target: name_of(volume),
             unit: unit.clone(),
+            id,
             nexus: None,
             is_serving,
             reader: Reader::new(&parameters, rest),
@@ -95,7 +101,7 @@ impl Session {
     pub(super) fn turn(&mut self, pool: &Pool, accepts: bool) -> Result<bool, SessionError> {
         self.accepts = accepts;
         match self.nexus {
-            None => self.enter(),
+            None => self.enter()?,
             Some(nexus) if self.unit.borrow().is_displaced(nexus) => {
                 return Err(SessionError::Displaced(self.name.initiator.clone()));
             }
@@ -104,18 +110,21 @@ impl Session {
         Ok(self.nexus.is_some())
     }
 
-    fn enter(&mut self) {
+    fn enter(&mut self) -> Result<(), SessionError> {
         let mut unit = self.unit.borrow_mut();
-        if unit.displace(&self.name) {
-            return;
+        match unit.place(self.id, &self.name) {
+            Place::Free => {}
+            Place::Taken => return Ok(()),
+            Place::Lost => return Err(SessionError::Displaced(self.name.initiator.clone())),
         }
-        let nexus = unit.enter(self.name.clone());
+        unit.enter(self.id, self.name.clone());
         match self.is_serving {
-            true => unit.activate(nexus),
+            true => unit.activate(self.id),
             false => unit.stands_by(&self.name),
         }
-        self.nexus = Some(nexus);
-        self.tasks.enter(nexus);
+        self.nexus = Some(self.id);
+        self.tasks.enter(self.id);
+        Ok(())
     }
 
     /// This node serves the volume now.
@@ -233,7 +242,8 @@ impl Session {
                 } else if self.tasks.has(header.task_tag()) {
                     self.reject(&header, reject::TASK_IN_PROGRESS);
                 } else {
-                    self.tasks.add(pdu, &mut self.sender);
+                    let most = if self.accepts { MOST_BYTES } else { MOST_BESIDE };
+                    self.tasks.add(pdu, most, &mut self.sender);
                 }
             }
             // What else has data that is not intact is not carried out.
@@ -369,7 +379,8 @@ impl Session {
 
     /// Whether the initiator may send more now.
     pub(super) fn wants_bytes(&self) -> bool {
-        self.leaving.is_none() && self.sender.out.bytes() < MOST_UNSENT
+        let most = if self.accepts { MOST_UNSENT } else { MOST_BESIDE };
+        self.leaving.is_none() && self.sender.out.bytes() < most
     }
 
     /// Whether the initiator has data to send for commands that are there.
@@ -402,11 +413,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(nexus) = self.nexus {
-            let mut unit = self.unit.borrow_mut();
-            match self.leaving {
-                Some(_) => unit.leave(nexus),
-                None => unit.lose(nexus),
-            }
+            self.unit.borrow_mut().leave(nexus, self.leaving.is_none());
         }
     }
 }

@@ -20,49 +20,17 @@ use super::error::SessionError;
 use super::parameters::{MOST_COMMANDS, Parameters};
 use super::reader::Pdu;
 use super::sender::{ReadData, Sender};
-use super::transfer::Transfer;
+use super::slot::{Slot, State, command_of};
+use super::transfer::announced_by;
 use crate::block::BlockRequest;
 use crate::scsi::SECTOR;
-use crate::scsi::task::{Answer, Change, ChangeFailed, Command, DataIn, Fill, Step, Task, wrong_lun};
+use crate::scsi::task::{Answer, Change, ChangeFailed, Command, DataIn, Fill, Step, Task};
 use crate::scsi::unit::{NexusId, SharedUnit};
 
 /// The most bytes that commands of a session and answers to them take before others have to wait; one command of any length always begins.
 pub(super) const MOST_BYTES: usize = 32 << 20;
 /// The most commands that are there, those that are delivered immediately included.
 const MOST_SLOTS: usize = 2 * MOST_COMMANDS as usize;
-
-#[derive(Debug)]
-enum State {
-    /// It has not begun.
-    Waits,
-    /// It needs data of the initiator.
-    Needs(Task),
-    /// The volume carries something out, or the configuration is changed.
-    AtWork(Task),
-    /// Another task is in its way.
-    Blocked(Task),
-    /// It is over. The answer is sent when the initiator has sent what it has begun to send.
-    Over(Answer),
-}
-
-#[derive(Debug)]
-struct Slot {
-    tag: u32,
-    command: Command,
-    is_ordered: bool,
-    transfer: Transfer,
-    state: State,
-    /// It is not answered.
-    is_ended: bool,
-    /// How long it has waited for anything but the initiator.
-    waited: Duration,
-    /// What the last read gave, and its first sector.
-    fills: Vec<Fill>,
-    sector: u64,
-    map: Option<Map>,
-    /// Bytes that it is counted with, and whether it is counted among those with data to come.
-    counted: (usize, bool),
-}
 
 /// The commands of a session.
 #[derive(Debug)]
@@ -144,17 +112,13 @@ impl Tasks {
     pub(super) fn pass(&mut self, passed: Duration, has_unsent: bool) -> Duration {
         // One that has not begun waits for those before it.
         let is_slow = self.unsettled > 0 || has_unsent;
-        let mut longest = Duration::ZERO;
-        for slot in self.slots.iter_mut().flatten() {
-            let awaits_initiator = match slot.state {
-                State::Needs(_) | State::Over(_) => true,
-                State::Waits => is_slow,
-                State::AtWork(_) | State::Blocked(_) => false,
-            };
-            slot.waited = if awaits_initiator { Duration::ZERO } else { slot.waited + passed };
-            longest = longest.max(slot.waited);
-        }
-        longest
+        let slots = self.slots.iter_mut().flatten();
+        slots.map(|slot| slot.pass(passed, is_slow)).max().unwrap_or_default()
+    }
+
+    /// How long what the volume is to carry out for this command may wait until it begins.
+    pub(super) fn longest_wait(&self, ticket: u32) -> Option<Duration> {
+        self.slots.get(ticket as usize)?.as_ref().map(Slot::longest_wait)
     }
 
     /// Allows the initiator to send as many commands as there is room for. If nothing is there, it is one at least: no answer is to come that
@@ -172,38 +136,19 @@ impl Tasks {
         self.tags.contains_key(&tag)
     }
 
-    /// A command has come, whose tag is new. It [begins](Self::begin) later.
-    pub(super) fn add(&mut self, pdu: Pdu, sender: &mut Sender) {
+    /// A command has come, whose tag is new. It [begins](Self::begin) later. `most`: the most bytes of data that those may have together
+    /// which have not begun.
+    pub(super) fn add(&mut self, pdu: Pdu, most: usize, sender: &mut Sender) {
         let header = pdu.header;
-        let length = header.u32(field::EXPECTED_LENGTH);
-        let is_full = self.in_use() >= MOST_SLOTS;
-        let ticket = if is_full { 0 } else { self.free.pop().unwrap_or(self.slots.len() as u32) };
-        let command = Command {
-            cdb: header.cdb(),
-            data_out: if header.has(flag::WRITE) { length } else { 0 },
-            data_in: if header.has(flag::READ) && !header.has(flag::WRITE) { length } else { 0 },
-            ticket,
-        };
-        if is_full {
-            let answer = answer(Status::TaskSetFull, None);
+        let announced = announced_by(&pdu, &self.parameters);
+        if self.in_use() >= MOST_SLOTS || !self.has_room_for(announced, most) {
+            let (command, answer) = (command_of(&pdu, 0), answer(Status::TaskSetFull, None));
             let read = ReadData { fills: &[], skip: 0 };
             return self.reply(header.task_tag(), &command, answer, read, 0, sender);
         }
-        let is_ours = header.lun() == [0; 8];
-        let state = if is_ours { State::Waits } else { State::Over(wrong_lun(&command)) };
-        let slot = Slot {
-            tag: header.task_tag(),
-            command,
-            is_ordered: header.flags() & attribute::MASK == attribute::ORDERED,
-            transfer: Transfer::new(pdu, &self.parameters),
-            state,
-            is_ended: false,
-            waited: Duration::ZERO,
-            fills: Vec::new(),
-            sector: 0,
-            map: None,
-            counted: (0, false),
-        };
+        let ticket = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let slot = Slot::new(pdu, ticket, &self.parameters);
+        let is_over = matches!(slot.state, State::Over(_));
         match self.slots.get_mut(ticket as usize) {
             Some(place) => *place = Some(slot),
             None => self.slots.push(Some(slot)),
@@ -211,10 +156,18 @@ impl Tasks {
         self.tags.insert(header.task_tag(), ticket);
         self.count(ticket);
         match header.flags() & attribute::MASK {
-            _ if !is_ours => self.settle(ticket, sender),
+            _ if is_over => self.settle(ticket, sender),
             attribute::HEAD_OF_QUEUE => self.waiting.push_front(ticket),
             _ => self.waiting.push_back(ticket),
         }
+    }
+
+    /// Whether a command may come with so many bytes of data. Any may if none waits.
+    fn has_room_for(&self, announced: usize, most: usize) -> bool {
+        let waiting = self.waiting.iter().filter_map(|ticket| self.slots[*ticket as usize].as_ref());
+        announced == 0
+            || self.waiting.is_empty()
+            || waiting.map(|slot| slot.transfer.announced()).sum::<usize>() + announced <= most
     }
 
     /// Data of a command has come. Data of none is dropped: its command has ended.
@@ -289,6 +242,11 @@ impl Tasks {
             Step::Data(bytes) => {
                 slot.transfer.want(bytes);
                 return self.needs(ticket, task, pool, sender);
+            }
+            Step::Block { .. } if !slot.begin_step() => {
+                let mut task = task;
+                let step = task.refuse(&mut self.unit.borrow_mut());
+                return self.proceed(ticket, task, step, pool, sender);
             }
             Step::Block { operation, sector, sectors } => {
                 (slot.state, slot.sector) = (State::AtWork(task), sector);
@@ -535,13 +493,6 @@ impl Tasks {
         let before = std::mem::replace(&mut slot.counted, (bytes, !slot.transfer.is_settled()));
         self.unsettled = self.unsettled - usize::from(before.1) + usize::from(slot.counted.1);
         self.bytes = self.bytes - before.0 + bytes;
-    }
-}
-
-impl Slot {
-    /// Bytes that the command may take once it has begun.
-    fn cost(&self, most: u32) -> usize {
-        (self.command.data_in.max(self.command.data_out).min(most) as usize).max(self.transfer.bytes())
     }
 }
 

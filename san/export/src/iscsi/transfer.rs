@@ -67,6 +67,16 @@ pub(super) struct Transfer {
     failed: Option<Sense>,
 }
 
+/// Bytes of data that a command brings with it, or may bring without being asked.
+pub(super) fn announced_by(command: &Pdu, parameters: &Parameters) -> usize {
+    let header = &command.header;
+    let more = match header.has(flag::WRITE) && !header.has(flag::FINAL) {
+        true => parameters.first_burst.min(header.u32(field::EXPECTED_LENGTH)) as usize,
+        false => 0,
+    };
+    more.max(header.data_bytes())
+}
+
 impl Transfer {
     /// Of a command that has just come, with what comes with it.
     pub(super) fn new(pdu: Pdu, parameters: &Parameters) -> Transfer {
@@ -113,6 +123,12 @@ impl Transfer {
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.blocks() as usize * BLOCK_BYTES)
+    }
+
+    /// Bytes that it has, or may get without asking.
+    pub(super) fn announced(&self) -> usize {
+        let more = if self.unsolicited.is_some() { self.first } else { 0 };
+        self.bytes().max(more as usize)
     }
 
     fn fail(&mut self, why: Sense) {

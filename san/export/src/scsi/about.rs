@@ -69,7 +69,7 @@ pub struct NexusName {
     pub group: u16,
 }
 
-/// The number of an I_T nexus that has [entered](super::unit::Unit::enter). A unit gives no number twice.
+/// The number of an I_T nexus that has [come](super::unit::Unit::arrive): a larger one than those that came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub(super) u32);
 

@@ -33,13 +33,15 @@ pub struct Task {
     held: Option<Held>,
     work: Work,
     transfer: u64,
+    /// The volume holds something else because of it.
+    has_written: bool,
 }
 
 impl Task {
     /// Begins a command of this session.
     pub fn begin(unit: &mut Unit, nexus: NexusId, command: &Command) -> (Task, Step) {
         let id = unit.begin_task(nexus, command.ticket);
-        let mut task = Task { id, command: *command, held: None, work: Work::Answer, transfer: 0 };
+        let mut task = Task { id, command: *command, held: None, work: Work::Answer, transfer: 0, has_written: false };
         let step = match id {
             Some(id) => {
                 let begun = start::begin(unit, id, command, &mut task.transfer);
@@ -119,6 +121,7 @@ impl Task {
             let outcome = self.failed(failure);
             return self.go_on(unit, Some(pool), outcome);
         }
+        self.has_written |= self.is_writing();
         let outcome = match &mut self.work {
             Work::Read(bytes) => Ok(Next::Done(Status::Good, DataIn::Read { bytes: *bytes })),
             Work::Status(extent) => match map.filter(|map| map.until > 0) {
@@ -131,6 +134,12 @@ impl Task {
             _ => Ok(Next::good()),
         };
         self.go_on(unit, Some(pool), outcome)
+    }
+
+    /// What [`Step::Block`] says is not carried out: the command has waited for too long.
+    pub fn refuse(&mut self, unit: &mut Unit) -> Step {
+        let outcome = self.failed(Failure::TooMany);
+        self.go_on(unit, None, outcome)
     }
 
     /// The configuration was changed as [`Step::Change`] says, or not.
@@ -190,6 +199,15 @@ impl Task {
     fn close(&mut self, unit: &mut Unit) {
         if let Some(id) = self.id.take() {
             unit.end_task(id, self.held.take());
+        }
+    }
+
+    /// Whether its block step writes, or verifies what it has written.
+    fn is_writing(&self) -> bool {
+        match &self.work {
+            Work::Write(_) | Work::Same(_) => true,
+            Work::Compare(compare) => compare.is_writing(),
+            _ => false,
         }
     }
 
@@ -270,16 +288,14 @@ impl Task {
 
     /// The answer to a command that the volume has not carried out.
     fn failed(&mut self, failure: Failure) -> Outcome {
-        let is_write = match &self.work {
-            Work::Write(_) | Work::Same(_) => true,
-            Work::Compare(compare) => compare.is_writing(),
-            _ => {
-                // Nothing is transferred.
-                self.transfer = 0;
-                false
-            }
-        };
+        if matches!(self.work, Work::Answer | Work::Read(_) | Work::Status(_)) {
+            // Nothing is transferred.
+            self.transfer = 0;
+        }
+        let is_write = self.is_writing();
         Err(match failure {
+            // What is refused by a status has not begun. Initiators send this one again too.
+            Failure::TooMany if self.has_written => Sense::new(key::ABORTED_COMMAND, 0x00, 0x00),
             Failure::TooMany => return Ok(Next::Done(Status::TaskSetFull, DataIn::Nothing)),
             // Another port is active now.
             Failure::Deposed | Failure::NotAttached => start::STANDBY,

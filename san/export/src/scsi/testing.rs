@@ -206,7 +206,7 @@ impl Bench {
     /// With a session that was told that it is new.
     pub(super) fn new() -> Bench {
         let mut unit = Unit::new(about(), Reservations::default());
-        let nexus = unit.enter(name(1, 1));
+        let nexus = unit.enter_now(name(1, 1));
         unit.activate(nexus);
         let mut bench = Bench { unit, disk: Disk::new(), pool: pool(), nexus };
         assert_eq!(bench.run(&[0; 6], &[], 0).sense.unwrap().code, (0x29, 0x00));
@@ -215,7 +215,7 @@ impl Bench {
 
     /// Another session that was told that it is new.
     pub(super) fn enter(&mut self, name: NexusName) -> NexusId {
-        let nexus = self.unit.enter(name);
+        let nexus = self.unit.enter_now(name);
         self.unit.activate(nexus);
         assert_eq!(self.run_by(nexus, &[0; 6], &[], 0).sense.unwrap().code, (0x29, 0x00));
         nexus

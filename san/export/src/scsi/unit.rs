@@ -89,8 +89,20 @@ pub struct Unit {
 pub struct Unserved {
     /// The name of the initiator.
     pub initiator: String,
-    /// It has lost the session by which it did. Otherwise it has begun one that stands by.
+    /// It has lost the session by which it did, and may come back at once. Otherwise it has ended that session by itself, has begun one
+    /// that stands by, or has one and another node owns the volume now.
     pub is_lost: bool,
+}
+
+/// Whether a session may enter a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It may.
+    Free,
+    /// It may as soon as an earlier session of its name has left.
+    Taken,
+    /// Never: a later session of its name is in.
+    Lost,
 }
 
 impl Unit {
@@ -117,10 +129,15 @@ impl Unit {
 
     // ---- sessions ---------------------------------------------------------------------------------------
 
-    /// A session begins. Its first command is told that it is new: unit attention 29/00. It is answered as at a port on standby until it is
-    /// [activated](Self::activate).
-    pub fn enter(&mut self, name: NexusName) -> NexusId {
+    /// A session comes. It enters when it may: of two of one name, the one that came last stays.
+    pub fn arrive(&mut self) -> NexusId {
         self.next += 1;
+        NexusId(self.next)
+    }
+
+    /// A session begins that has [come](Self::arrive). Its first command is told that it is new: unit attention 29/00. It is answered as at a
+    /// port on standby until it is [activated](Self::activate).
+    pub fn enter(&mut self, id: NexusId, name: NexusName) {
         let mut attentions = Attentions::default();
         attentions.add(Attention::Began);
         let nexus = Nexus {
@@ -136,31 +153,25 @@ impl Unit {
             ended: 0,
             begun: BTreeMap::new(),
         };
-        self.nexuses.insert(NexusId(self.next), nexus);
-        NexusId(self.next)
+        self.nexuses.insert(id, nexus);
     }
 
-    /// A session has ended: its RESERVE(6), its tasks and what they have locked end. Its [block steps](super::task::Step::Block) that are
-    /// under way must take effect before any that is issued later and overlaps them, or not at all.
-    pub fn leave(&mut self, nexus: NexusId) {
-        self.end_session(nexus);
+    /// A session comes and begins.
+    #[cfg(test)]
+    pub(super) fn enter_now(&mut self, name: NexusName) -> NexusId {
+        let id = self.arrive();
+        self.enter(id, name);
+        id
     }
 
-    /// The same of a session that has ended without a logout. If it reached the volume, its initiator may not reach it any more.
-    pub fn lose(&mut self, nexus: NexusId) {
-        if let Some(nexus) = self.nexuses.get(&nexus).filter(|nexus| nexus.is_active) {
-            self.unserved.push(Unserved { initiator: nexus.name.initiator.clone(), is_lost: true });
-        }
-        self.end_session(nexus);
-    }
-
-    /// A session stands by: its initiator may have no other one.
-    pub fn stands_by(&mut self, name: &NexusName) {
-        self.unserved.push(Unserved { initiator: name.initiator.clone(), is_lost: false });
-    }
-
-    fn end_session(&mut self, nexus: NexusId) {
+    /// A session has ended, and without a logout if `is_lost`: its RESERVE(6), its tasks and what they have locked end. Its
+    /// [block steps](super::task::Step::Block) that are under way must take effect before any that is issued later and overlaps them, or not
+    /// at all. If it reached the volume, its initiator may not reach it any more.
+    pub fn leave(&mut self, nexus: NexusId, is_lost: bool) {
         let Some(left) = self.nexuses.remove(&nexus) else { return };
+        if left.is_active {
+            self.unserved.push(Unserved { initiator: left.name.initiator, is_lost });
+        }
         if self.reserved == Some(nexus) {
             self.reserved = None;
         }
@@ -176,15 +187,18 @@ impl Unit {
         self.is_woken = true;
     }
 
-    /// Asks the session of this name to end, if one is in: it is [displaced](Self::is_displaced). Whether one is in. A new session of that
-    /// name enters once none is.
-    pub fn displace(&mut self, name: &NexusName) -> bool {
-        let mut is_in = false;
-        for nexus in self.nexuses.values_mut().filter(|nexus| nexus.name == *name) {
-            is_in = true;
+    /// A place for a session of this name that has [come](Self::arrive). If one is in that came before, it is asked to end: it is
+    /// [displaced](Self::is_displaced).
+    pub fn place(&mut self, id: NexusId, name: &NexusName) -> Place {
+        let mut place = Place::Free;
+        for (other, nexus) in self.nexuses.iter_mut().filter(|(_, nexus)| nexus.name == *name) {
+            if *other > id {
+                return Place::Lost;
+            }
+            place = Place::Taken;
             self.is_woken |= !std::mem::replace(&mut nexus.is_displaced, true);
         }
-        is_in
+        place
     }
 
     /// Whether the session is to end because a new one has its name.
@@ -237,10 +251,16 @@ impl Unit {
         &self.about
     }
 
-    /// The unit is another one now. If the size changed, each session is told (2A/09); if states of ports changed, too (2A/06).
+    /// The unit is another one now. If the size changed, each session is told (2A/09); if states of ports changed, too (2A/06). If another
+    /// node owns it, initiators of this one may not reach it any more.
     pub fn change(&mut self, about: About) {
-        let old = self.about.bytes;
+        let (old, was_elsewhere) = (self.about.bytes, self.active_elsewhere());
         self.become_known(about);
+        if self.active_elsewhere().is_some_and(|now| was_elsewhere != Some(now)) {
+            let stand_by = self.nexuses.values().filter(|nexus| !nexus.is_active);
+            let unserved = |nexus: &Nexus| Unserved { initiator: nexus.name.initiator.clone(), is_lost: false };
+            self.unserved.extend(stand_by.map(unserved));
+        }
         if old != self.about.bytes {
             self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::SizeChanged));
         }
@@ -272,8 +292,19 @@ impl Unit {
         self.nexuses.values().map(|nexus| (nexus.name.initiator.as_str(), nexus.is_active))
     }
 
+    /// The port of another node that is known to be active.
+    fn active_elsewhere(&self) -> Option<u16> {
+        let mut others = self.about.ports.iter().filter(|port| port.group != self.about.here);
+        others.find(|port| port.state == AccessState::ActiveOptimized).map(|port| port.group)
+    }
+
+    /// A session stands by: its initiator may have no other one.
+    pub fn stands_by(&mut self, name: &NexusName) {
+        self.unserved.push(Unserved { initiator: name.initiator.clone(), is_lost: false });
+    }
+
     /// Whether this session reaches the volume.
-    pub(super) fn is_active(&self, nexus: NexusId) -> bool {
+    pub(crate) fn is_active(&self, nexus: NexusId) -> bool {
         self.nexuses.get(&nexus).is_some_and(|nexus| nexus.is_active)
     }
 

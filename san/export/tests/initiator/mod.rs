@@ -248,6 +248,8 @@ pub(crate) struct Target {
     /// Changes of the configuration that are not made.
     pub(crate) changes: Vec<(u32, Change)>,
     pub(crate) number: u32,
+    /// There is memory for commands.
+    pub(crate) has_memory: bool,
 }
 
 impl Target {
@@ -281,6 +283,7 @@ impl Target {
             requests,
             changes,
             number: 1,
+            has_memory: true,
         }
     }
 
@@ -321,7 +324,7 @@ impl Target {
             let mut from = Receiving {
                 pool: &self.pool,
                 now: Moment(0),
-                accepts: true,
+                accepts: self.has_memory,
                 is_ready: true,
                 requests: &mut self.requests,
             };
@@ -352,7 +355,7 @@ impl Target {
         let mut from = Receiving {
             pool: &self.pool,
             now: Moment(0),
-            accepts: true,
+            accepts: self.has_memory,
             is_ready: true,
             requests: &mut self.requests,
         };

@@ -138,7 +138,7 @@ impl EventLoop {
     fn refuse_unbegun(&mut self) {
         let (now, mut taken) = (self.now, Vec::new());
         for host in self.volumes.iter_mut() {
-            let longest = |key| self.front_ends.get(key)?.session.longest_wait();
+            let longest = |key, slot| self.front_ends.get_mut(key)?.session.longest_wait(slot);
             host.take_unbegun(now, longest, &mut taken);
         }
         for (key, slot) in taken {

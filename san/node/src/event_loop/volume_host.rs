@@ -262,7 +262,7 @@ impl VolumeHost {
     pub(super) fn take_unbegun(
         &mut self,
         now: Moment,
-        longest: impl Fn(u32) -> Option<Duration>,
+        mut longest: impl FnMut(u32, u32) -> Option<Duration>,
         taken: &mut Vec<(u32, u32)>,
     ) {
         for queue in [&mut self.changes, &mut self.reads, &mut self.maps] {
@@ -271,7 +271,7 @@ impl VolumeHost {
                 continue;
             }
             queue.waiting.retain(|waits| {
-                let longest = longest(waits.client);
+                let longest = longest(waits.client, waits.request.slot);
                 let is_late =
                     longest.is_some_and(|longest| now.since(waits.since) >= longest.as_nanos() as u64);
                 if is_late {

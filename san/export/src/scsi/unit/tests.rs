@@ -13,7 +13,7 @@ fn told_to(unit: &mut Unit, nexus: NexusId) -> Vec<(u8, u8)> {
 #[test]
 fn each_session_is_told_what_others_have_changed_and_not_what_it_has_changed_itself() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![(0x29, 0)], vec![(0x29, 0)]));
     unit.change(About { bytes: 1 << 20, ..about() });
     assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![(0x2a, 9)], vec![(0x2a, 9)]));
@@ -27,7 +27,7 @@ fn each_session_is_told_what_others_have_changed_and_not_what_it_has_changed_its
 
 /// A session that has sent a command.
 fn enter(unit: &mut Unit, number: u8) -> NexusId {
-    let nexus = unit.enter(name(number, 1));
+    let nexus = unit.enter_now(name(number, 1));
     let task = unit.begin_task(nexus, 0).unwrap();
     unit.end_task(task, None);
     told_to(unit, nexus);
@@ -53,7 +53,7 @@ fn a_session_is_on_standby_until_it_is_activated_and_those_who_may_know_it_other
     unit.activate(b);
     unit.activate(b);
     assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![], vec![(0x2a, 6)]));
-    let new = unit.enter(name(3, 1));
+    let new = unit.enter_now(name(3, 1));
     unit.activate(new);
     assert_eq!(told_to(&mut unit, new), [(0x29, 0)], "it knows nothing yet");
     // What another node was is old.
@@ -71,7 +71,7 @@ fn a_session_is_on_standby_until_it_is_activated_and_those_who_may_know_it_other
 #[test]
 fn who_changes_the_reservations_is_not_told_even_if_the_configuration_is_faster_than_the_answer() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     let registered = |number| Registration { nexus: name(number, 1), key: number.into(), since: 1 };
     let two = Reservations { registrations: vec![registered(1), registered(2)], ..Reservations::default() };
     unit.learn(two.clone());
@@ -98,7 +98,7 @@ fn who_changes_the_reservations_is_not_told_even_if_the_configuration_is_faster_
 #[test]
 fn a_change_that_was_not_made_is_forgotten_and_one_that_came_too_late_changes_nothing() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     let number = |generation| Reservations { generation, ..Reservations::default() };
     unit.is_changing(a, number(1));
     unit.has_changed(a, &number(0), false);
@@ -114,14 +114,14 @@ fn a_change_that_was_not_made_is_forgotten_and_one_that_came_too_late_changes_no
 #[test]
 fn a_session_that_leaves_takes_its_reservation_its_locks_and_its_tasks_with_it() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     unit.set_reserved(Some(a));
     assert!(unit.prevent(b, Touches::Nothing) && !unit.prevent(a, Touches::Writes));
     let (one, two) = (unit.begin_task(a, 1).unwrap(), unit.begin_task(b, 7).unwrap());
     assert!(unit.lock(one, 0..8, Sharing::Alone).1);
     assert!(!unit.lock(two, 0..8, Sharing::Shared).1);
     assert!(unit.lock_reservations(one).1);
-    unit.leave(a);
+    unit.leave(a, false);
     assert!(unit.take_woken() && !unit.take_woken());
     assert_eq!((unit.take_resumed(b), unit.take_resumed(b)), (Some(7), None));
     assert!(!unit.prevent(b, Touches::Writes) && unit.is_ended(one));
@@ -143,7 +143,7 @@ fn abort(unit: &mut Unit, nexus: NexusName) {
 #[test]
 fn tasks_that_were_ended_are_counted_until_the_last_is_gone() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     let (one, two) = (unit.begin_task(b, 1).unwrap(), unit.begin_task(b, 2).unwrap());
     let waiting = unit.begin_task(a, 3).unwrap();
     abort(&mut unit, name(2, 1));
@@ -169,18 +169,18 @@ fn tasks_that_were_ended_are_counted_until_the_last_is_gone() {
 #[test]
 fn tasks_that_were_ended_are_gone_with_their_session_and_who_waits_for_them_may_leave_too() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     for waiter_leaves_first in [false, true] {
-        let c = unit.enter(name(3, 1));
+        let c = unit.enter_now(name(3, 1));
         unit.begin_task(c, 1).unwrap();
         let waiting = unit.begin_task(a, 3).unwrap();
         abort(&mut unit, name(3, 1));
         let held = unit.await_end(waiting);
         if waiter_leaves_first {
-            unit.leave(a);
+            unit.leave(a, false);
             assert!(unit.awaiting_end.is_empty());
         }
-        unit.leave(c);
+        unit.leave(c, false);
         assert!(!unit.is_ending());
         assert_eq!(unit.take_resumed(a), (!waiter_leaves_first).then_some(3));
         unit.end_task(waiting, Some(held));
@@ -191,7 +191,7 @@ fn tasks_that_were_ended_are_gone_with_their_session_and_who_waits_for_them_may_
 #[test]
 fn a_task_that_has_ended_is_not_resumed_although_it_was_to_be() {
     let mut unit = unit();
-    let a = unit.enter(name(1, 1));
+    let a = unit.enter_now(name(1, 1));
     let (one, two) = (unit.begin_task(a, 1).unwrap(), unit.begin_task(a, 2).unwrap());
     let (first, _) = unit.lock(one, 0..8, Sharing::Alone);
     let (second, is_held) = unit.lock(two, 0..8, Sharing::Alone);
@@ -203,22 +203,56 @@ fn a_task_that_has_ended_is_not_resumed_although_it_was_to_be() {
 }
 
 #[test]
-fn a_session_is_displaced_by_one_of_the_same_name_once() {
+fn a_session_is_displaced_by_a_later_one_of_the_same_name_once() {
     let mut unit = unit();
-    let a = unit.enter(name(1, 1));
-    assert!(!unit.displace(&name(1, 2)) && !unit.is_displaced(a));
+    let a = unit.enter_now(name(1, 1));
+    let (b, c) = (unit.arrive(), unit.arrive());
+    assert_eq!((unit.place(b, &name(1, 2)), unit.is_displaced(a)), (Place::Free, false));
     unit.take_woken();
-    assert!(unit.displace(&name(1, 1)) && unit.is_displaced(a) && unit.take_woken());
-    assert!(unit.displace(&name(1, 1)) && !unit.take_woken());
-    unit.leave(a);
-    assert!(!unit.displace(&name(1, 1)));
-    assert_ne!(unit.enter(name(1, 1)), a);
+    assert_eq!(unit.place(b, &name(1, 1)), Place::Taken);
+    assert!(unit.is_displaced(a) && unit.take_woken());
+    assert_eq!((unit.place(c, &name(1, 1)), unit.take_woken()), (Place::Taken, false));
+    unit.leave(a, false);
+    // The later one is faster.
+    assert_eq!(unit.place(c, &name(1, 1)), Place::Free);
+    unit.enter(c, name(1, 1));
+    assert_eq!((unit.place(b, &name(1, 1)), unit.is_displaced(c)), (Place::Lost, false));
+}
+
+#[test]
+fn an_initiator_is_unserved_when_its_session_ends_when_it_stands_by_and_when_another_node_owns_the_volume() {
+    let mut unit = unit();
+    let (a, b, c) = (enter(&mut unit, 1), enter(&mut unit, 2), enter(&mut unit, 3));
+    unit.activate(a);
+    unit.activate(b);
+    let reported = |unit: &mut Unit| -> Vec<(u8, bool)> {
+        let number = |of: &Unserved| of.initiator.bytes().last().unwrap() - b'0';
+        unit.take_unserved().iter().map(|of| (number(of), of.is_lost)).collect()
+    };
+    unit.leave(a, true);
+    unit.leave(b, false);
+    assert_eq!(reported(&mut unit), [(1, true), (2, false)]);
+    unit.stands_by(&name(3, 1));
+    assert_eq!(reported(&mut unit), [(3, false)]);
+    let owned_by = |group: u16| {
+        let ports = about().ports.into_iter().map(|port| match port.group == group {
+            true => Port { state: AccessState::ActiveOptimized, ..port },
+            false => Port { state: AccessState::Standby, ..port },
+        });
+        About { ports: ports.collect(), ..about() }
+    };
+    for (group, is_unserved) in [(2, true), (2, false), (3, true), (1, false), (3, true)] {
+        unit.change(owned_by(group));
+        assert_eq!(reported(&mut unit), vec![(3, false); usize::from(is_unserved)], "owned by {group}");
+    }
+    unit.leave(c, true);
+    assert_eq!(reported(&mut unit), [], "it stood by");
 }
 
 #[test]
 fn the_version_that_all_commands_obey_is_that_of_the_oldest_which_is_under_way() {
     let mut unit = unit();
-    let (a, b) = (unit.enter(name(1, 1)), unit.enter(name(2, 1)));
+    let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     let old = [unit.begin_task(a, 1).unwrap(), unit.begin_task(a, 2).unwrap()];
     unit.knows_version(3);
     let middle = unit.begin_task(b, 1).unwrap();
@@ -230,7 +264,7 @@ fn the_version_that_all_commands_obey_is_that_of_the_oldest_which_is_under_way()
     unit.clear_tasks(b);
     unit.end_task(old[1], None);
     assert_eq!(unit.obeyed_version(), 3);
-    unit.leave(b);
+    unit.leave(b, false);
     assert_eq!(unit.obeyed_version(), 5);
     unit.end_task(middle, None);
     assert_eq!(unit.obeyed_version(), 5);

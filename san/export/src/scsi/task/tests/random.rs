@@ -60,7 +60,7 @@ impl World {
     fn new(seed: u64) -> World {
         let mut unit = Unit::new(about(), Reservations::default());
         let session = |number| {
-            let nexus = unit.enter(name(number, 1));
+            let nexus = unit.enter_now(name(number, 1));
             unit.activate(nexus);
             Session { nexus, name: number, tasks: (0..TASKS).map(|_| None).collect() }
         };
@@ -340,8 +340,8 @@ impl World {
                         let _ = self.disk.carry_out(&self.pool, operation, sector, sectors);
                     }
                 }
-                self.unit.leave(nexus);
-                self.sessions[session].nexus = self.unit.enter(name(self.sessions[session].name, 1));
+                self.unit.leave(nexus, false);
+                self.sessions[session].nexus = self.unit.enter_now(name(self.sessions[session].name, 1));
                 if !self.is_standby {
                     self.unit.activate(self.sessions[session].nexus);
                 }
