@@ -68,9 +68,8 @@ impl EventLoop {
     }
 
     fn open_session(&mut self, new: NewClient) {
-        let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, certificate, .. } =
-            new;
-        let origin = ClientOrigin { from, name, session, certificate };
+        let origin = ClientOrigin::of(&new);
+        let NewClient { channel, volume, bytes, protocol, chosen, .. } = new;
         if protocol.is_exclusive() && self.front_ends.has(volume, protocol) {
             let why = "another virtual machine is connected to the volume; only one virtual machine can use a volume";
             return origin.log_end(&Why::Refused(why.into()));

@@ -8,7 +8,7 @@ use super::backlog::ReplyBacklog;
 use super::command::SessionId;
 use super::confirmed::Confirmed;
 
-/// How log messages name a client, and on what its connection depends: a session between nodes, a certificate.
+/// How log messages name a client, and on what its connection depends: a session between nodes, a certificate, the name of an initiator.
 #[derive(Debug)]
 pub(super) struct ClientOrigin {
     /// The address of the client.
@@ -19,6 +19,8 @@ pub(super) struct ClientOrigin {
     pub(super) session: Option<SessionId>,
     /// The fingerprint of the certificate by which this node has let it in.
     pub(super) certificate: Option<String>,
+    /// The initiator as which this node has let it in, from beyond its machine.
+    pub(super) initiator: Option<String>,
 }
 
 /// What a client waits for.

@@ -102,6 +102,8 @@ pub struct NewClient {
     pub chosen: Chosen,
     /// The fingerprint of the certificate by which it was let in. `None` if it needs none, or another node has let it in.
     pub certificate: Option<String>,
+    /// The initiator of iSCSI as which it was let in, if it came from beyond this machine.
+    pub initiator: Option<String>,
 }
 
 /// A command of the control path to a loop.
@@ -128,7 +130,8 @@ pub enum LoopCommand {
     GiveWay(VolumeId),
     /// Clients have come. They are let in if this node owns the volume; otherwise nothing is done. → [`LoopEvent::Attached`]
     Admit(VolumeId),
-    /// The configuration names these: clients that were let in by a certificate which may not use volumes any more are disconnected.
+    /// The configuration names these: clients that were let in by a certificate or as an initiator which may not use the volume any more
+    /// are disconnected.
     Accesses(Arc<Accesses>),
     /// The volume is handed over to another node, which waits for it: it is not served here any more, and its clients are disconnected.
     /// → [`LoopEvent::Detached`]
@@ -282,6 +285,8 @@ pub struct LoopState {
     pub replicas: Vec<ReplicaState>,
     /// The initiator of each session of a logical unit, with the volume, and whether it reaches the volume here.
     pub initiators: Vec<(VolumeId, String, bool)>,
+    /// The initiators that have lost such sessions a moment ago by which they reached the volume, with the volume.
+    pub lost_initiators: Vec<(VolumeId, String)>,
     /// The version of the reservations that each logical unit obeys: each of its commands began when this one was known, or a later one.
     pub obeyed: Vec<(VolumeId, u64)>,
     /// Replicas of which a scrub was requested.

@@ -183,6 +183,7 @@ impl EventLoop {
             replicas: self.replicas.states(),
             scrubs: self.replicas.scrubs(),
             initiators: self.units.initiators(),
+            lost_initiators: self.units.lost(self.now),
             obeyed: self.units.obeyed_versions(),
         }
     }

@@ -8,7 +8,7 @@ use loadline_san_core::volume::{Event, Failure, Status};
 use loadline_san_export::session::Session as _;
 
 use super::EventLoop;
-use super::client::{Client, Stage};
+use super::client::{Client, ClientOrigin, Stage};
 use super::command::{LoopEvent, NewClient, SessionId};
 use super::route::Local;
 use super::why::{Why, refuse};
@@ -110,28 +110,32 @@ impl EventLoop {
         }
     }
 
-    /// The configuration names these: clients that a certificate has let in which may not use volumes any more are disconnected,
-    /// before anything more is read from them.
+    /// The configuration names these: clients are disconnected that were let in by a certificate or as an initiator which may not use the
+    /// volume any more, before anything more is read from them.
     pub(super) fn end_revoked(&mut self, accesses: &Accesses) {
-        let is_revoked = |of: &Option<String>| of.as_ref().is_some_and(|of| !accesses.may_use_volumes(of));
-        for host in self.volumes.iter_mut() {
-            for coming in [&mut host.arriving, &mut host.announced] {
-                let gone = coming.extract_if(.., |(new, _)| is_revoked(&new.certificate));
-                gone.for_each(|(new, _)| refuse(new, &Why::Revoked));
-            }
-        }
-        self.disconnect_all(|client| is_revoked(&client.origin.certificate), &Why::Revoked);
+        let is_revoked = |_: VolumeId, of: &ClientOrigin| {
+            of.certificate.as_ref().is_some_and(|of| !accesses.may_use_volumes(of))
+        };
+        self.end_clients(is_revoked, &Why::Revoked);
+        let is_not_named = |volume: VolumeId, of: &ClientOrigin| {
+            of.initiator.as_ref().is_some_and(|of| !accesses.let_in(volume.0, of))
+        };
+        self.end_clients(is_not_named, &Why::NotNamed);
     }
 
     /// A session has ended: the clients that are forwarded by it are disconnected, before anything more is read from them.
     pub(super) fn end_session(&mut self, session: SessionId) {
-        for host in self.volumes.iter_mut() {
-            for coming in [&mut host.arriving, &mut host.announced] {
-                let gone = coming.extract_if(.., |(new, _)| new.session == Some(session));
-                gone.for_each(|(new, _)| refuse(new, &Why::Session));
-            }
+        self.end_clients(|_, of| of.session == Some(session), &Why::Session);
+    }
+
+    /// Disconnects clients of such origins, those too that were not let in yet.
+    fn end_clients(&mut self, is_such: impl Fn(VolumeId, &ClientOrigin) -> bool, why: &Why) {
+        let hosts = self.volumes.iter_mut().flat_map(|host| [&mut host.arriving, &mut host.announced]);
+        for coming in hosts.chain(self.units.held()) {
+            let gone = coming.extract_if(.., |(new, _)| is_such(new.volume, &ClientOrigin::of(new)));
+            gone.for_each(|(new, _)| refuse(new, why));
         }
-        self.disconnect_all(|client| client.origin.session == Some(session), &Why::Session);
+        self.disconnect_all(|client| is_such(client.volume, &client.origin), why);
     }
 
     /// Refuses requests that have waited to begin for longer than their clients wait: for the limit of the volume, or for room.

@@ -17,7 +17,7 @@
 //!   that no command is under way there which began without it.** A later owner has it by U1.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use foldhash::fast::RandomState;
@@ -45,26 +45,46 @@ struct UnitHost {
     wanted: u64,
     /// Clients that core has let in meanwhile, and since when they wait here.
     held: Vec<(NewClient, Moment)>,
+    /// Initiators that have lost sessions by which they reached the volume, and when.
+    lost: VecDeque<(String, Moment)>,
 }
+
+/// How long an initiator counts that has lost its session: it may come back.
+const MAY_COME_BACK_NS: u64 = 15_000_000_000;
+/// The most initiators of a unit that count so.
+const MOST_LOST: usize = 256;
 
 /// The logical units of a loop.
 #[derive(Default)]
-pub(super) struct Units(HashMap<VolumeId, UnitHost, RandomState>);
+pub(super) struct Units {
+    hosts: HashMap<VolumeId, UnitHost, RandomState>,
+    /// The last number by which reservations are asked for: no two units have the same.
+    wanted: u64,
+}
 
 impl Units {
     /// The unit of a volume, for a session of its own.
     pub(super) fn unit(&self, id: VolumeId) -> Option<SharedUnit> {
-        self.0.get(&id).map(|host| host.unit.clone())
+        self.hosts.get(&id).map(|host| host.unit.clone())
     }
 
     /// Clients that core has let in, and that wait until reservations were read; and since when.
     pub(super) fn held(&mut self) -> impl Iterator<Item = &mut Vec<(NewClient, Moment)>> {
-        self.0.values_mut().map(|host| &mut host.held)
+        self.hosts.values_mut().map(|host| &mut host.held)
     }
 
     /// The version of the reservations that each unit obeys.
     pub(super) fn obeyed_versions(&self) -> Vec<(VolumeId, u64)> {
-        self.0.iter().map(|(id, host)| (*id, host.unit.borrow().obeyed_version())).collect()
+        self.hosts.iter().map(|(id, host)| (*id, host.unit.borrow().obeyed_version())).collect()
+    }
+
+    /// The initiators that have lost sessions a moment ago by which they reached their volumes here, each with its volume.
+    pub(super) fn lost(&self, now: Moment) -> Vec<(VolumeId, String)> {
+        let of = |(id, host): (&VolumeId, &UnitHost)| {
+            let some = host.lost.iter().filter(|(_, at)| now.since(*at) < MAY_COME_BACK_NS);
+            some.map(|(name, _)| (*id, name.clone())).collect::<Vec<_>>()
+        };
+        self.hosts.iter().flat_map(of).collect()
     }
 
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
@@ -73,7 +93,7 @@ impl Units {
             let unit = host.unit.borrow();
             unit.initiators().map(|(name, is_active)| (*id, name.to_owned(), is_active)).collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(of).collect()
+        self.hosts.iter().flat_map(of).collect()
     }
 }
 
@@ -86,7 +106,7 @@ impl EventLoop {
         (reservations, version): (Reservations, u64),
         wanted: Option<u64>,
     ) {
-        match self.units.0.get_mut(&id) {
+        match self.units.hosts.get_mut(&id) {
             Some(host) => {
                 let mut unit = host.unit.borrow_mut();
                 unit.change(about);
@@ -97,12 +117,14 @@ impl EventLoop {
                 let mut unit = Unit::new(about, reservations);
                 unit.knows_version(version);
                 let unit = Rc::new(RefCell::new(unit));
-                let host = UnitHost { unit, is_fresh: false, wanted: 0, held: Vec::new() };
-                self.units.0.insert(id, host);
+                self.units.wanted += 1;
+                let (held, lost) = (Vec::new(), VecDeque::new());
+                let host = UnitHost { unit, is_fresh: false, wanted: self.units.wanted, held, lost };
+                self.units.hosts.insert(id, host);
             }
         }
         self.wake_units(id);
-        let Some(host) = self.units.0.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
+        let Some(host) = self.units.hosts.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
         host.is_fresh = true;
         if self.volumes.get(id).is_some_and(|host| host.attached) {
             self.let_in_to_unit(id);
@@ -111,7 +133,7 @@ impl EventLoop {
 
     /// A volume has no logical unit any more: it is attached nowhere.
     pub(super) fn remove_unit(&mut self, id: VolumeId) {
-        if self.units.0.remove(&id).is_some() {
+        if self.units.hosts.remove(&id).is_some() {
             let is_its = |client: &Client| client.volume == id && client.session.protocol().stands_by();
             self.front_ends.disconnect_all(&mut self.uring, is_its, &Why::Detached);
             self.drop_gone();
@@ -140,9 +162,8 @@ impl EventLoop {
 
     /// Opens the session of a client on the unit of its volume.
     pub(super) fn open_on_unit(&mut self, new: NewClient, standby: Option<StandsBy>) {
-        let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, certificate, .. } =
-            new;
-        let origin = ClientOrigin { from, name, session, certificate };
+        let origin = ClientOrigin::of(&new);
+        let NewClient { channel, volume, bytes, protocol, chosen, .. } = new;
         let unit = self.units.unit(volume);
         let attachment = self.volumes.attachment(volume).filter(|_| standby.is_none());
         let opening = Opening { channel, bytes, name: &origin.name, chosen: &chosen, attachment, unit };
@@ -191,7 +212,7 @@ impl EventLoop {
 
     /// Clients that were announced may come in. They do as soon as the unit's reservations were read.
     pub(super) fn unit_attached(&mut self, id: VolumeId) {
-        match self.units.0.get(&id) {
+        match self.units.hosts.get(&id) {
             Some(host) if host.is_fresh => self.let_in_to_unit(id),
             Some(host) => (self.report)(LoopEvent::UnitWanted(id, host.wanted)),
             None => {}
@@ -200,7 +221,7 @@ impl EventLoop {
 
     /// A client of a unit that core has let in: it comes in as soon as the unit's reservations were read.
     pub(super) fn hold_for_unit(&mut self, new: NewClient) {
-        match self.units.0.get_mut(&new.volume) {
+        match self.units.hosts.get_mut(&new.volume) {
             Some(host) if host.is_fresh => self.open_on_unit(new, None),
             Some(host) if host.held.len() < MOST_CLIENTS => host.held.push((new, self.now)),
             Some(_) => super::why::refuse(new, &Why::TooMany),
@@ -209,7 +230,7 @@ impl EventLoop {
     }
 
     fn let_in_to_unit(&mut self, id: VolumeId) {
-        let held = self.units.0.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
+        let held = self.units.hosts.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
         for (new, _) in held {
             match self.volumes.get(id).is_some_and(|host| host.is_old(&new)) {
                 true => super::why::refuse(new, &Why::Old),
@@ -233,9 +254,10 @@ impl EventLoop {
 
     /// The volume is not served here any more: clients that stand by go on with that, and the reservations may change.
     pub(super) fn units_detached(&mut self, id: VolumeId) {
-        if let Some(host) = self.units.0.get_mut(&id) {
+        if let Some(host) = self.units.hosts.get_mut(&id) {
             host.is_fresh = false;
-            host.wanted += 1;
+            self.units.wanted += 1;
+            host.wanted = self.units.wanted;
             host.unit.borrow_mut().deactivate_all();
             let held = std::mem::take(&mut host.held);
             held.into_iter().for_each(|(new, _)| super::why::refuse(new, &Why::Detached));
@@ -249,8 +271,16 @@ impl EventLoop {
 
     /// Reports the initiators that may not reach their volumes by any path.
     pub(super) fn report_unserved(&mut self) {
-        for (id, host) in &self.units.0 {
+        for (id, host) in &mut self.units.hosts {
             let unserved = host.unit.borrow_mut().take_unserved();
+            for of in unserved.iter().filter(|of| of.is_lost) {
+                host.lost.retain(|(name, _)| *name != of.initiator);
+                host.lost.push_back((of.initiator.clone(), self.now));
+            }
+            let is_old = |at: Moment| self.now.since(at) >= MAY_COME_BACK_NS;
+            while host.lost.front().is_some_and(|(_, at)| is_old(*at)) || host.lost.len() > MOST_LOST {
+                host.lost.pop_front();
+            }
             if !unserved.is_empty() {
                 (self.report)(LoopEvent::UnitUnserved(*id, unserved));
             }

@@ -21,9 +21,8 @@ use super::why::{MOST_CLIENTS, Why};
 impl EventLoop {
     /// A client has come by the socket of the attachment of this number, which waits.
     pub(super) fn new_waiting(&mut self, new: NewClient, number: u64) {
-        let NewClient { channel, volume, name, from, bytes, session, protocol, chosen, certificate, .. } =
-            new;
-        let origin = ClientOrigin { from, name, session, certificate };
+        let origin = ClientOrigin::of(&new);
+        let NewClient { channel, volume, bytes, protocol, chosen, .. } = new;
         // No attachment has this number. So what an earlier attachment has left in flight fails, and does not begin again (rule T4).
         let attachment =
             Attachment { cluster: self.options.cluster.0, volume: volume.0, number: 0, alone_since: 0 };

@@ -61,6 +61,9 @@ pub(super) enum Why {
     /// The access by which it was let in is revoked.
     #[error("its access was revoked")]
     Revoked,
+    /// The volume does not let its initiator in any more.
+    #[error("the volume no longer lets the initiator in: 'loadline volume access' shows which it lets in")]
+    NotNamed,
     /// No message arrives from the node that forwards the client.
     #[error("the session with the node that forwards the connection has ended")]
     Session,
@@ -84,13 +87,15 @@ impl Why {
 }
 
 impl ClientOrigin {
-    fn of(new: &NewClient) -> ClientOrigin {
-        let NewClient { from, name, session, certificate, .. } = new;
+    /// Of a client that comes.
+    pub(super) fn of(new: &NewClient) -> ClientOrigin {
+        let NewClient { from, name, session, certificate, initiator, .. } = new;
         ClientOrigin {
             from: from.clone(),
             name: name.clone(),
             session: *session,
             certificate: certificate.clone(),
+            initiator: initiator.clone(),
         }
     }
 
@@ -136,6 +141,7 @@ mod tests {
             name: "d".into(),
             session: None,
             certificate: certificate.map(str::to_owned),
+            initiator: None,
         };
         assert!(
             of("[2001:db8::1]:7", None).is_stranger() && of("10.0.0.1:7 through node-1", None).is_stranger()

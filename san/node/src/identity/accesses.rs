@@ -1,13 +1,18 @@
-//! All certificates and tokens that the configuration names.
+//! All certificates, tokens and initiators that the configuration names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::access::Role;
-use crate::config::catalog::Catalog;
+use crate::config::catalog::{Catalog, Volume};
 
-/// What the configuration names: the fingerprint of each certificate, and the SHA-256 of each token, with its role.
+/// What the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Accesses(BTreeMap<String, Role>);
+pub struct Accesses {
+    /// The fingerprint of each certificate, and the SHA-256 of each token, with its role.
+    proofs: BTreeMap<String, Role>,
+    /// The initiators that each volume lets in from anywhere.
+    initiators: BTreeMap<u64, BTreeSet<String>>,
+}
 
 impl Accesses {
     /// Those of a configuration.
@@ -15,17 +20,26 @@ impl Accesses {
         let accesses = catalog.accesses.values().map(|(access, _)| (access.proof.clone(), access.role));
         let nodes = catalog.nodes.values().flat_map(|(node, _)| node.certificates.iter());
         // A node may do everything, whatever an access says that has its certificate.
-        Accesses(accesses.chain(nodes.map(|of| (of.clone(), Role::Operator))).collect())
+        let proofs = accesses.chain(nodes.map(|of| (of.clone(), Role::Operator))).collect();
+        let volumes = catalog.volumes.iter().filter(|(_, (volume, _))| !volume.initiators.is_empty());
+        let names = |volume: &Volume| volume.initiators.iter().map(|of| of.name.clone()).collect();
+        let initiators = volumes.map(|(id, (volume, _))| (*id, names(volume))).collect();
+        Accesses { proofs, initiators }
     }
 
     /// Whether this is the proof of a node or of an access.
     pub fn has(&self, proof: &str) -> bool {
-        self.0.contains_key(proof)
+        self.proofs.contains_key(proof)
     }
 
     /// Whether the certificate with this fingerprint may use volumes.
     pub fn may_use_volumes(&self, certificate: &str) -> bool {
-        matches!(self.0.get(certificate), Some(Role::Client | Role::Operator))
+        matches!(self.proofs.get(certificate), Some(Role::Client | Role::Operator))
+    }
+
+    /// Whether the volume lets this initiator in, from anywhere.
+    pub fn let_in(&self, volume: u64, initiator: &str) -> bool {
+        self.initiators.get(&volume).is_some_and(|names| names.contains(initiator))
     }
 }
 

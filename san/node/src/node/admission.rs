@@ -2,6 +2,7 @@
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_export::front_ends::Protocol;
+use loadline_san_export::iscsi::negotiated::Negotiated;
 use loadline_san_export::login::Chosen;
 
 use super::Node;
@@ -20,6 +21,8 @@ pub(super) struct Admission {
     pub(super) chosen: Chosen,
     /// The fingerprint of the certificate by which it was let in.
     pub(super) certificate: Option<String>,
+    /// The initiator as which it was let in, if it came from beyond this machine.
+    pub(super) initiator: Option<String>,
 }
 
 /// Logs why a connection of a client ends before it has a volume.
@@ -27,10 +30,17 @@ pub(super) fn ends(from: &str, why: &str) {
     strangers::info("clients", why, None, from, &format!("client {from} is disconnected: {why}"));
 }
 
+/// The initiator as which a client has logged in, if it is one of iSCSI.
+pub(super) fn initiator_of(protocol: Protocol, chosen: &Chosen) -> Option<String> {
+    let negotiated = (protocol == Protocol::Iscsi).then(|| Negotiated::decode(&chosen.negotiated))?;
+    negotiated.map(|of| of.initiator)
+}
+
 impl Node {
     /// Hands a client to the loop that has its volume, unless its access was revoked meanwhile.
     pub(super) fn hand_over<S: Socket>(&self, stream: Connection<S>, from: String, admission: Admission) {
-        let Admission { id, name, bytes, fence, session, protocol, chosen, certificate } = admission;
+        let Admission { id, name, bytes, fence, session, protocol, chosen, certificate, initiator } =
+            admission;
         match stream.into_channel() {
             Ok(channel) => {
                 // The configuration does not change while the state is locked: the loop receives the client before any later revocation.
@@ -38,10 +48,13 @@ impl Node {
                 if certificate.as_ref().is_some_and(|of| !self.accesses().may_use_volumes(of)) {
                     return ends(&from, "its access was revoked");
                 }
+                if initiator.as_ref().is_some_and(|of| !self.accesses().let_in(id, of)) {
+                    return ends(&from, &format!("volume {name} does not let the initiator in any more"));
+                }
                 let volume = VolumeId(id);
                 #[rustfmt::skip]
                 let client =
-                    NewClient { channel, volume, name, from, bytes, fence, session, protocol, chosen, certificate };
+                    NewClient { channel, volume, name, from, bytes, fence, session, protocol, chosen, certificate, initiator };
                 self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
             }
             Err(error) => ends(&from, &error.to_string()),

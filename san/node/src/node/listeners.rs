@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use super::admission::{Admission, ends};
+use super::admission::{Admission, ends, initiator_of};
 use super::connection::{Connection, Socket};
 use super::forward::{ForwardedClient, Route};
 use super::standing::{Rooms, Standing};
@@ -201,12 +201,14 @@ impl Node {
                 }
             };
             let RequestedVolume { id, name, export, fence, place } = volume;
+            let initiator = initiator_of(protocol, &chosen).filter(|_| !is_local);
             match place {
                 Place::Here => {
                     drop(standing);
                     let (bytes, session) = (export.bytes, None);
+                    #[rustfmt::skip]
                     let admission =
-                        Admission { id, name, bytes, fence, session, protocol, chosen, certificate };
+                        Admission { id, name, bytes, fence, session, protocol, chosen, certificate, initiator };
                     self.hand_over(stream, from, admission);
                 }
                 // This task carries its bytes, and keeps its place.

@@ -56,7 +56,7 @@ pub use follow::{Followed, Hello};
 pub use initiators::{ChapSecret, EndInitiator, InitiatorView, LetInitiator};
 pub use limit::LimitVolume;
 pub use local::{
-    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn,
+    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LostInitiator,
     LocalView, LocalVolume, ModelView, OwnerView, SessionView, Usable,
 };
 pub use maintenance::{Maintain, volumes_that_wait};

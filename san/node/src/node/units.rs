@@ -140,6 +140,13 @@ impl Node {
             Change::Activate(group) if group == group_of(self.id()) => {
                 let name = self.state().catalog.volumes.get(&id).map(|(volume, _)| volume.name.clone());
                 let name = name.ok_or(ChangeFailed::Unavailable)?;
+                if !self.all_clients_follow(id).await {
+                    tracing::info!(
+                        volume = name,
+                        "an initiator wants volume {name} at this node, and the volume stays: other clients of its owner have no session here"
+                    );
+                    return Err(ChangeFailed::Unavailable);
+                }
                 let own = self.name().to_owned();
                 tracing::info!(volume = name, "an initiator moves volume {name} to this node");
                 let attached = self.attach_volume(&name, Some(&own), None).await;

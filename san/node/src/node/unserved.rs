@@ -4,10 +4,10 @@
 //! to an owner which runs, or never had one.
 //!
 //! - **U2. If an initiator has had no session with the owner of a volume for a while, the volume moves to a node where that initiator, and
-//!   each client of the owner, has a session.** Any node may order it, by the volume's entry; the node that gets the volume takes it over
+//!   each client of the owner, has a session; an initiator that has lost its session with the owner a moment ago is such a client.** Any node may order it, by the volume's entry; the node that gets the volume takes it over
 //!   as by an attach. So no client loses the volume for another one, and two initiators that share no node do not take it from each other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use loadline_san_core::record::Record;
@@ -120,6 +120,16 @@ impl Node {
         }
     }
 
+    /// Whether each client of a volume at its owner has a session with this node, too: an initiator may move the volume here. If the owner
+    /// does not answer, it has no clients that could say so.
+    pub(super) async fn all_clients_follow(&self, id: u64) -> bool {
+        let Some(owner) = self.record(id).map(|record| record.owner.node.0) else { return true };
+        match self.report_of(owner).await {
+            Some(Ok(there)) if owner != self.id() => all_follow(id, &there, &self.local().await),
+            _ => true,
+        }
+    }
+
     /// Orders a node to take a volume over, unless the volume's entry was changed after this catalog was read.
     async fn move_volume_to(&self, catalog: &Catalog, id: u64, node: u32, initiator: &str) {
         let (Some((volume, version)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id))
@@ -174,22 +184,25 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
     }
     // One that does not report may have other clients. If it has died, others take the volume over anyway.
     let Some(there) = at.get(&owner) else { return Outcome::Waits };
-    let served: Vec<&str> = {
-        let of_volume = there.initiators.iter().filter(|of| of.volume == id && of.is_active);
-        of_volume.map(|of| of.name.as_str()).collect()
-    };
-    let clients = there.volume(id).map_or(0, |volume| volume.clients);
-    if clients > served.len() {
-        return Outcome::Waits;
-    }
-    let served: BTreeSet<&str> = served.into_iter().collect();
     let may = |node: &u32| {
         let runs = catalog.nodes.get(node).is_some_and(|(of, _)| !of.stopping);
-        runs && !catalog.in_maintenance(*node) && served.iter().all(|name| has(*node, name))
+        runs && !catalog.in_maintenance(*node) && all_follow(id, there, at[node])
     };
     let parts = |node: u32| record.members().filter(|(_, home)| home.0 == node).count();
     let best = stands_by.into_iter().filter(may).min_by_key(|node| (std::cmp::Reverse(parts(*node)), *node));
     best.map_or(Outcome::Waits, Outcome::Moves)
+}
+
+/// Whether each client of a volume at its owner has a session with another node, too. Clients of other protocols have none.
+fn all_follow(id: u64, owner: &LocalView, other: &LocalView) -> bool {
+    let active = owner.initiators.iter().filter(|of| of.volume == id && of.is_active);
+    let mut served: Vec<&str> = active.map(|of| of.name.as_str()).collect();
+    if owner.volume(id).map_or(0, |volume| volume.clients) > served.len() {
+        return false;
+    }
+    let lost = owner.lost_initiators.iter().filter(|of| of.volume == id);
+    served.extend(lost.map(|of| of.name.as_str()));
+    served.iter().all(|name| other.initiators.iter().any(|of| of.volume == id && of.name == *name))
 }
 
 #[cfg(test)]
@@ -197,7 +210,7 @@ mod tests {
     use super::*;
     use crate::node::leaving::tests::{VOLUME, catalog};
     use crate::node::manage::health::tests::cluster;
-    use crate::node::manage::local::InitiatorAt;
+    use crate::node::manage::local::{InitiatorAt, LostInitiator};
 
     /// What a node reports that has these sessions, with how many clients of the volume.
     fn node(sessions: &[(&str, bool)], clients: usize) -> LocalView {
@@ -210,6 +223,11 @@ mod tests {
         view.initiators = sessions.iter().map(at).collect();
         view.volumes[0].clients = clients;
         view
+    }
+
+    /// The same, of a node with which an initiator had a session a moment ago.
+    fn lost(name: &str, of: LocalView) -> LocalView {
+        LocalView { lost_initiators: vec![LostInitiator { volume: VOLUME, name: name.into() }], ..of }
     }
 
     fn becomes(catalog: &Catalog, nodes: &[(u32, LocalView)]) -> Outcome {
@@ -242,7 +260,13 @@ mod tests {
         let of_b = |clients| node(&[("b", true)], clients);
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, both.clone())]), Outcome::Moves(3));
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, a)]), Outcome::Waits);
-        assert_eq!(becomes(&catalog, &[(1, of_b(2)), (3, both)]), Outcome::Waits, "one of another protocol");
+        assert_eq!(becomes(&catalog, &[(1, of_b(2)), (3, both.clone())]), Outcome::Waits, "one of another protocol");
+        // One that has lost its session may come back at once.
+        let (a, none) = (node(&[("a", false)], 0), node(&[], 0));
+        assert_eq!(becomes(&catalog, &[(1, lost("b", none.clone())), (2, a.clone())]), Outcome::Waits);
+        let nodes = [(1, lost("b", none.clone())), (2, a.clone()), (3, both)];
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Moves(3));
+        assert_eq!(becomes(&catalog, &[(1, lost("a", none)), (2, a)]), Outcome::Moves(2), "it is this one");
     }
 
     #[test]

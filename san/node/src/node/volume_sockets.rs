@@ -186,6 +186,7 @@ impl Node {
                 protocol,
                 chosen: Chosen::default(),
                 certificate: None,
+                initiator: None,
             };
             self.loop_of(id).give(LoopCommand::Client(Box::new(client)));
         }

@@ -207,6 +207,7 @@ impl Node {
             protocol,
             chosen: Chosen::default(),
             certificate: None,
+            initiator: None,
         };
         self.loop_of(id).give(LoopCommand::WaitingClient(Box::new(client), number));
     }

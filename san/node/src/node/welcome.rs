@@ -256,7 +256,10 @@ impl Node {
                 let (id, fence, session) = (forward.volume, forward.fence, Some(forward.session));
                 let from = format!("{} through {through}", forward.from);
                 let chosen = Chosen { negotiated: forward.negotiated, rest: Vec::new() };
-                let admission = Admission { id, name, bytes, fence, session, protocol, chosen, certificate };
+                #[rustfmt::skip]
+                let admission = Admission {
+                    id, name, bytes, fence, session, protocol, chosen, certificate, initiator: None,
+                };
                 // The session may have ended meanwhile. If it ends after this check, the loop receives that after the client.
                 if !self.state().sessions.is_open(forward.session) {
                     return Err(SESSION_ENDED.into());

@@ -153,7 +153,7 @@ impl Node {
         .await
     }
 
-    /// Ends the access of an initiator: it begins no session any more. Sessions that it has go on.
+    /// Ends the access of an initiator from beyond the nodes' machines, and the sessions that it has so.
     pub async fn end_initiator(&self, name: &str, ends: EndInitiator) -> Result<(), ManageError> {
         let initiator = checked_name(&ends.name).map_err(ManageError::Wrong)?;
         self.refresh().await?;

@@ -36,6 +36,9 @@ pub struct LocalView {
     /// Sessions of initiators of iSCSI.
     #[serde(default)]
     pub initiators: Vec<InitiatorAt>,
+    /// Initiators of iSCSI that have lost sessions within the last 15 s by which they reached volumes, and may come back.
+    #[serde(default)]
+    pub lost_initiators: Vec<LostInitiator>,
     /// Its name.
     pub node: String,
     /// The life of its process: a larger number for each later one.
@@ -128,6 +131,15 @@ pub struct InitiatorAt {
     pub name: String,
     /// Whether it reaches the volume by this session. Otherwise it stands by.
     pub is_active: bool,
+}
+
+/// An initiator that has lost its session with a node a moment ago.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LostInitiator {
+    /// The id of the volume.
+    pub volume: u64,
+    /// The name of the initiator.
+    pub name: String,
 }
 
 impl InitiatorAt {
@@ -364,8 +376,10 @@ impl Node {
             }),
         });
         let initiators = loops.iter().flatten().flat_map(|of| &of.initiators);
+        let lost = loops.iter().flatten().flat_map(|of| &of.lost_initiators);
         LocalView {
             initiators: initiators.map(InitiatorAt::of).collect(),
+            lost_initiators: lost.map(|(id, name)| LostInitiator { volume: id.0, name: name.clone() }).collect(),
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,
             store_fault: state.store.fault().map(|fault| fault.text),

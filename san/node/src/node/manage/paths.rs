@@ -336,6 +336,7 @@ mod tests {
                 ],
                 reservation: Some(Reservation { kind, holder }),
                 persists: true,
+                aborted_at: None,
             };
             cluster.catalog.reservations.insert(VOLUME, (of, 1));
             reservations(&cluster.catalog, VOLUME)

@@ -103,6 +103,7 @@ pub(in crate::node) fn cluster() -> Cluster {
             replicas: vec![copy],
             devices: Vec::new(),
             initiators: Vec::new(),
+            lost_initiators: Vec::new(),
             taken_back: Vec::new(),
         };
         reports.insert(node, Ok(view));
