@@ -67,6 +67,7 @@ impl Scene {
             protocol: Protocol::Vhost,
             chosen: Chosen::default(),
             certificate: None,
+            initiator: None,
         });
         self.orders.give(match waits {
             None => LoopCommand::Client(new),

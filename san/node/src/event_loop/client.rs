@@ -41,6 +41,8 @@ pub(super) enum StandsBy {
     Waits,
     /// Until core lets it in.
     Announced,
+    /// Until this node owns the volume, and its reservations were read since (rule U1).
+    LetIn,
 }
 
 /// A client that waits.

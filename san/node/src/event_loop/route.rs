@@ -84,7 +84,7 @@ impl EventLoop {
             Local::Cancel(id, request) => self.step_volume(id, Event::Cancel(request)),
             Local::Attach(id) => {
                 let is_announced = |host: &VolumeHost| !host.announced.is_empty();
-                if self.volumes.get(id).is_some_and(is_announced) || self.has_announced_standby(id) {
+                if self.announce_standby(id) || self.volumes.get(id).is_some_and(is_announced) {
                     self.step_volume(id, Event::Attach);
                 }
             }
@@ -269,8 +269,10 @@ impl EventLoop {
         if again {
             self.local.push_back(Local::Attach(id));
         }
-        if self.front_ends.stand_by(id) {
-            self.announce_standby(id);
+        self.follow_owner(id);
+        if self.has_unannounced(id) {
+            // Not from within a step: this may be one.
+            self.local.push_back(Local::Attach(id));
         }
         if ended {
             self.volumes.begin_soon(id);

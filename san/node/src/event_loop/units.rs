@@ -4,15 +4,16 @@
 //! carry nothing out.
 //!
 //! ```text
-//!  Waits ─ this node serves the volume ─▶ Announced ─ let in by core, and the reservations were read since ─▶ a client
-//!    ▲                                        │
-//!    └──── the volume is not served here ─────┘
+//!  Waits ─ the volume is served ─▶ Announced ─ let in by core ─▶ LetIn ─ owned, and the reservations were read since ─▶ a client
+//!    ▲                               │                            │                                                      │
+//!    └── it is not served here ──────┴────────────────────────────┘                        it is not owned ─▶ disconnected ┘
 //! ```
 //!
 //! - **U1. A client is let in to a unit only when its reservations were read after the claim by which this node owns the volume.** A
 //!   change that takes something from other sessions is confirmed only if the node that has asked for it owned the volume after the
 //!   configuration had it, or if the owner says, after that, that each of its commands began under the change (rule U3). So an owner
-//!   has all such changes that were confirmed before it serves.
+//!   has all such changes that were confirmed before it serves. As soon as another life of a node owns the volume, clients of the unit are
+//!   disconnected, and what they have requested is dropped: it began without what that owner may have confirmed.
 //! - **U3. A node that stands by confirms such a change when the node that owned the volume after the configuration had it reports
 //!   that no command is under way there which began without it.** A later owner has it by U1.
 
@@ -41,8 +42,9 @@ struct UnitHost {
     unit: SharedUnit,
     /// Its reservations were read since this node owns the volume (rule U1).
     is_fresh: bool,
-    /// The number by which they are asked for: a new one whenever the volume was lost.
+    /// The number by which they are asked for: a new one whenever the volume was lost; and whether they were.
     wanted: u64,
+    is_asked: bool,
     /// Clients that core has let in meanwhile, and since when they wait here.
     held: Vec<(NewClient, Moment)>,
     /// Initiators that have lost sessions by which they reached the volume, and when.
@@ -119,16 +121,15 @@ impl EventLoop {
                 let unit = Rc::new(RefCell::new(unit));
                 self.units.wanted += 1;
                 let (held, lost) = (Vec::new(), VecDeque::new());
-                let host = UnitHost { unit, is_fresh: false, wanted: self.units.wanted, held, lost };
+                let wanted = self.units.wanted;
+                let host = UnitHost { unit, is_fresh: false, wanted, is_asked: false, held, lost };
                 self.units.hosts.insert(id, host);
             }
         }
         self.wake_units(id);
         let Some(host) = self.units.hosts.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
         host.is_fresh = true;
-        if self.volumes.get(id).is_some_and(|host| host.attached) {
-            self.let_in_to_unit(id);
-        }
+        self.settle_unit(id);
     }
 
     /// A volume has no logical unit any more: it is attached nowhere.
@@ -157,7 +158,9 @@ impl EventLoop {
         }
         let id = new.volume;
         self.open_on_unit(new, Some(StandsBy::Waits));
-        self.announce_standby(id);
+        if self.has_unannounced(id) {
+            self.local.push_back(Local::Attach(id));
+        }
     }
 
     /// Opens the session of a client on the unit of its volume.
@@ -185,44 +188,75 @@ impl EventLoop {
         }
     }
 
-    /// If this node serves a volume for which clients stand by, they are announced to core, which counts them (rule T12).
-    pub(super) fn announce_standby(&mut self, id: VolumeId) {
+    /// Whether this node serves a volume for which clients stand by that were not announced.
+    pub(super) fn has_unannounced(&mut self, id: VolumeId) -> bool {
         let serves = |status| !matches!(status, Status::Watching | Status::Blocked);
-        if !self.front_ends.stand_by(id)
-            || !self.volumes.get(id).is_some_and(|host| serves(host.volume.status()))
-        {
+        self.front_ends.stand_by(id)
+            && self.volumes.get(id).is_some_and(|host| serves(host.volume.status()))
+            && self.front_ends.of_volume(id).any(|client| client.standby == Some(StandsBy::Waits))
+    }
+
+    /// If this node serves a volume for which clients stand by, they are announced to core, which counts them (rule T12): core is to be told
+    /// if there are some.
+    pub(super) fn announce_standby(&mut self, id: VolumeId) -> bool {
+        let some = self.has_unannounced(id);
+        if some {
+            self.stand_by_until(id, StandsBy::Waits, StandsBy::Announced);
+        }
+        some
+    }
+
+    fn stand_by_until(&mut self, id: VolumeId, from: StandsBy, to: StandsBy) {
+        for client in self.front_ends.of_volume(id).filter(|client| client.standby == Some(from)) {
+            client.standby = Some(to);
+        }
+    }
+
+    /// Core has let in those that were announced: they come in as soon as this node owns the volume and the unit's reservations were read.
+    pub(super) fn unit_attached(&mut self, id: VolumeId) {
+        if self.front_ends.stand_by(id) {
+            self.stand_by_until(id, StandsBy::Announced, StandsBy::LetIn);
+        }
+        self.settle_unit(id);
+    }
+
+    /// Whether this life of the node owns a volume may have changed. When it does, the reservations are to be read; when another node does,
+    /// or did so meanwhile, clients of the unit have nothing here any more (rule U1).
+    pub(super) fn follow_owner(&mut self, id: VolumeId) {
+        let me = self.options.me;
+        let Some(host) = self.volumes.get_mut(id) else { return };
+        let owned = host.volume.record().is_some_and(|record| record.owner == me);
+        if std::mem::replace(&mut host.owned, owned) == owned {
             return;
         }
-        let mut some = false;
-        for client in self.front_ends.of_volume(id).filter(|client| client.standby == Some(StandsBy::Waits)) {
-            client.standby = Some(StandsBy::Announced);
-            some = true;
+        if owned {
+            return self.settle_unit(id);
         }
-        if some {
-            // Not from within a step: this may be one.
-            self.local.push_back(Local::Attach(id));
-        }
+        let is_its = |client: &Client| client.volume == id && client.is_let_in();
+        let of_unit = |client: &Client| is_its(client) && client.session.protocol().stands_by();
+        self.front_ends.disconnect_all(&mut self.uring, of_unit, &Why::Elsewhere);
+        self.drop_gone();
+        self.forget_reservations(id);
     }
 
-    /// Whether clients that stand by were announced.
-    pub(super) fn has_announced_standby(&mut self, id: VolumeId) -> bool {
-        self.front_ends.stand_by(id)
-            && self.front_ends.of_volume(id).any(|client| client.standby == Some(StandsBy::Announced))
-    }
-
-    /// Clients that were announced may come in. They do as soon as the unit's reservations were read.
-    pub(super) fn unit_attached(&mut self, id: VolumeId) {
-        match self.units.hosts.get(&id) {
-            Some(host) if host.is_fresh => self.let_in_to_unit(id),
-            Some(host) => (self.report)(LoopEvent::UnitWanted(id, host.wanted)),
-            None => {}
+    /// Lets in clients of a unit that core has let in, or asks for its reservations.
+    fn settle_unit(&mut self, id: VolumeId) {
+        let is_let_in = |client: &mut Client| client.standby == Some(StandsBy::LetIn);
+        let stand_by = self.front_ends.stand_by(id) && self.front_ends.of_volume(id).any(|of| is_let_in(of));
+        let Some(host) = self.units.hosts.get_mut(&id) else { return };
+        if host.held.is_empty() && !stand_by || !self.volumes.get(id).is_some_and(|host| host.owned) {
+            return;
+        }
+        if host.is_fresh {
+            self.let_in_to_unit(id);
+        } else if !std::mem::replace(&mut host.is_asked, true) {
+            (self.report)(LoopEvent::UnitWanted(id, host.wanted));
         }
     }
 
     /// A client of a unit that core has let in: it comes in as soon as the unit's reservations were read.
     pub(super) fn hold_for_unit(&mut self, new: NewClient) {
         match self.units.hosts.get_mut(&new.volume) {
-            Some(host) if host.is_fresh => self.open_on_unit(new, None),
             Some(host) if host.held.len() < MOST_CLIENTS => host.held.push((new, self.now)),
             Some(_) => super::why::refuse(new, &Why::TooMany),
             None => super::why::refuse(new, &Why::Detached),
@@ -238,8 +272,8 @@ impl EventLoop {
             }
         }
         let Some(attachment) = self.volumes.attachment(id) else { return };
-        let announced = self.front_ends.keys_of(id, |client| client.standby == Some(StandsBy::Announced));
-        for key in announced {
+        let let_in = self.front_ends.keys_of(id, |client| client.standby == Some(StandsBy::LetIn));
+        for key in let_in {
             if let Some(client) = self.front_ends.get_mut(key) {
                 client.standby = None;
                 client.session.attached(attachment);
@@ -252,21 +286,24 @@ impl EventLoop {
         }
     }
 
-    /// The volume is not served here any more: clients that stand by go on with that, and the reservations may change.
+    /// The volume is not served here any more: clients that stand by go on with that.
     pub(super) fn units_detached(&mut self, id: VolumeId) {
+        self.forget_reservations(id);
         if let Some(host) = self.units.hosts.get_mut(&id) {
-            host.is_fresh = false;
-            self.units.wanted += 1;
-            host.wanted = self.units.wanted;
-            host.unit.borrow_mut().deactivate_all();
-            let held = std::mem::take(&mut host.held);
-            held.into_iter().for_each(|(new, _)| super::why::refuse(new, &Why::Detached));
+            host.held.drain(..).for_each(|(new, _)| super::why::refuse(new, &Why::Detached));
         }
         if self.front_ends.stand_by(id) {
-            for client in self.front_ends.of_volume(id).filter(|client| client.standby.is_some()) {
-                client.standby = Some(StandsBy::Waits);
-            }
+            self.stand_by_until(id, StandsBy::Announced, StandsBy::Waits);
+            self.stand_by_until(id, StandsBy::LetIn, StandsBy::Waits);
         }
+    }
+
+    /// The reservations of a volume's unit may change from now on without this node.
+    fn forget_reservations(&mut self, id: VolumeId) {
+        let Some(host) = self.units.hosts.get_mut(&id) else { return };
+        self.units.wanted += 1;
+        (host.wanted, host.is_fresh, host.is_asked) = (self.units.wanted, false, false);
+        host.unit.borrow_mut().deactivate_all();
     }
 
     /// Reports the initiators that may not reach their volumes by any path.

@@ -117,6 +117,8 @@ pub(super) struct VolumeHost {
     pub(super) open: OpenVolume,
     /// Clients may come: it was attached here, and not detached since.
     pub(super) attached: bool,
+    /// This life of the node owns it, by the record that core knows.
+    pub(super) owned: bool,
     /// Clients that were announced, and may send requests when core reports that they were let in; and since when they wait.
     pub(super) announced: Vec<(NewClient, Moment)>,
     /// Clients that have come since.
@@ -161,6 +163,7 @@ impl VolumeHost {
             volume,
             open,
             attached: false,
+            owned: false,
             announced: Vec::new(),
             arriving: Vec::new(),
             at_work: HashMap::default(),

@@ -27,6 +27,7 @@ pub(crate) fn client(orders: &LoopSender, fence: u64, session: Option<SessionId>
         protocol: Protocol::Nbd,
         chosen: Chosen::default(),
         certificate: None,
+        initiator: None,
     };
     orders.give(LoopCommand::Client(Box::new(new)));
     ours.set_read_timeout(Some(Duration::from_secs(20))).expect("it may be so long");

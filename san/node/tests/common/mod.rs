@@ -42,13 +42,33 @@ pub(crate) struct Serves {
     pub(crate) client_wait: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
-    /// Where the loop's reports of clients that wait go, and of its state.
+    /// Where the loop's reports of clients that wait go, of its state, and of logical units.
     pub(crate) waiting: Option<Sender<LoopEvent>>,
 }
 
 impl Default for Serves {
     fn default() -> Serves {
         Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None }
+    }
+}
+
+/// The record of the volume before any node owns it.
+pub(crate) fn record(blocks: u64, least: u32) -> Record {
+    let no_owner = Owner { node: NodeId(0), incarnation: Incarnation(0) };
+    Record {
+        epoch: Epoch(1),
+        made_by: ProposalId { by: no_owner, number: 0 },
+        owner: no_owner,
+        state: RecordState::Active,
+        attachment: 0,
+        fence: 0,
+        lease_ns: LEASE_NS,
+        blocks,
+        layout: Layout::new(1, 256, 1 << 30).expect("it can be"),
+        least,
+        history: History::default(),
+        homes: [(REPLICA, ME.node)].into(),
+        groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
     }
 }
 
@@ -72,22 +92,8 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
         promise: Promise { epoch: Epoch(0), owner: no_owner },
     };
     create(&mut devices, &mut space, DeviceId(1), &new).expect("there is room");
-    let layout = Layout::new(1, 256, 1 << 30).expect("it can be");
-    let record = Record {
-        epoch: Epoch(1),
-        made_by: ProposalId { by: no_owner, number: 0 },
-        owner: no_owner,
-        state: RecordState::Active,
-        attachment: 0,
-        fence: 0,
-        lease_ns: LEASE_NS,
-        blocks,
-        layout,
-        least,
-        history: History::default(),
-        homes: [(REPLICA, ME.node)].into(),
-        groups: vec![Group { in_sync: [REPLICA].into(), ..Group::default() }],
-    };
+    let record = record(blocks, least);
+    let layout = record.layout;
     let (orders, receiver) = EventLoop::commands().expect("it can be woken");
     let (event_sender, events) = channel();
     let for_loop = (orders.clone(), receiver);
@@ -148,6 +154,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                 LoopEvent::WaitingStarted(..)
                 | LoopEvent::WaitingLetIn(..)
                 | LoopEvent::WaitingGone(..)
+                | LoopEvent::UnitWanted(..)
                 | LoopEvent::State(_) => {
                     let _ = waiting.as_ref().map(|waiting| waiting.send(event));
                 }
@@ -204,6 +211,7 @@ fn greet(mut stream: UnixStream, orders: &LoopSender, bytes: u64) {
                     protocol: Protocol::Nbd,
                     chosen,
                     certificate: None,
+                    initiator: None,
                 };
                 orders.give(LoopCommand::Client(Box::new(new)));
                 return;
