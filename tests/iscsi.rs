@@ -182,9 +182,87 @@ fn shown(cluster: &Cluster) -> serde_json::Value {
     serde_json::from_str(&cluster.loadline(&["volume", "show", "disk", "--json"])).expect("it is JSON")
 }
 
+const NAME: &str = "iqn.2026-01.org.example:test";
+
+/// What owns the volume, as a node knows it.
+fn owner(cluster: &Cluster, node: u8) -> String {
+    let shown: serde_json::Value =
+        serde_json::from_str(&cluster.http(node, "/v1/volumes/disk")).expect("it is JSON");
+    shown["owner"].as_str().unwrap_or_default().to_string()
+}
+
+#[test]
+fn an_initiator_gets_its_volume_where_it_has_a_session_when_a_node_has_taken_over_where_it_has_none() {
+    let mut cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--copies", "2", "--at", "node-1"]);
+    let uri = uri(&cluster, 1, "disk");
+    let target = uri.split('/').nth(3).expect("it has a target");
+    // The node with the other copy takes over, and the initiator has a session with the third one.
+    let volume = shown(&cluster);
+    let has_copy = |node: u8| volume["copies"].to_string().contains(&format!("\"node-{node}\""));
+    let third = [2, 3].into_iter().find(|node| !has_copy(*node)).expect("there are two copies");
+    let mut sessions = [1, third]
+        .map(|node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(target)).expect("it is let in"));
+    sessions[0].get_ready();
+    cluster.kill(1);
+    sessions[1].get_ready();
+    assert_eq!(owner(&cluster, third), format!("node-{third}"));
+}
+
+#[test]
+fn what_a_fenced_initiator_has_begun_is_not_carried_out_whichever_node_hears_of_it() {
+    let cluster = Cluster::start(3);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB", "--copies", "3"]);
+    let uri = uri(&cluster, 1, "disk");
+    let target = uri.split('/').nth(3).expect("it has a target");
+    let log_in = |name: &str, node| {
+        let name = format!("iqn.2026-01.org.example:{name}");
+        Raw::log_in_as(&name, cluster.address(node), 1, Some(target)).expect("it is let in")
+    };
+    let (mut fenced, mut other) = (log_in("fenced", 1), log_in("other", 2));
+    fenced.get_ready();
+    assert!(!other.is_ready().expect("it is answered"), "it stands by");
+    for (number, owner_hears) in [(1, true), (2, false)] {
+        let (theirs, ours) = (2 * number, 2 * number + 1);
+        let kept = if number == 1 { 0 } else { 3 };
+        assert_eq!(fenced.reserve_out(0, 0, (0, theirs)).expect("it is answered"), 0, "it registers");
+        assert_eq!(other.reserve_out(0, 0, (kept, ours)).expect("it is answered"), 0, "it registers");
+        if number == 1 {
+            assert_eq!(fenced.reserve_out(1, 5, (theirs, 0)).expect("it is answered"), 0, "it reserves");
+        }
+        // Its data is asked for, and does not come yet.
+        let write = fenced.send_command(&WRITE, flag::WRITE, 512, &[]);
+        let transfer = fenced.asked_for(write).expect("its data is asked for");
+        if !owner_hears {
+            cluster.signal(1, "STOP");
+        }
+        let preempted = other.reserve_out(PREEMPT_AND_ABORT, 5, (ours, theirs)).expect("it is answered");
+        assert_eq!(preempted, 0, "it is confirmed");
+        if !owner_hears {
+            // Only by another owner, which has it.
+            assert_ne!(owner(&cluster, 2), "node-1");
+            cluster.signal(1, "CONT");
+        }
+        // The session may have ended.
+        let _ = fenced.send_data(write, transfer, &[9; 512]);
+        let mut owner = log_in("third", if owner_hears { 1 } else { 3 });
+        if !owner_hears {
+            cluster.loadline(&["volume", "attach", "disk", "--node", "node-3"]);
+        }
+        owner.get_ready();
+        let read = owner.send_command(&[0x28, 0, 0, 0, 0, 8, 0, 0, 1, 0], flag::READ, 512, &[]);
+        assert_eq!(owner.answer(read).expect("it is answered"), (0, vec![0; 512]), "nothing was written");
+        if owner_hears {
+            let write = fenced.send_command(&WRITE, flag::WRITE, 512, &[9; 512]);
+            assert_eq!(fenced.answer(write).expect("it is answered").0, CHECK_CONDITION, "it is told");
+            let write = fenced.send_command(&WRITE, flag::WRITE, 512, &[9; 512]);
+            assert_eq!(fenced.answer(write).expect("it is answered").0, RESERVATION_CONFLICT);
+        }
+    }
+}
+
 /// An initiator has a session with the owner (node 1), and one with node 2, and reserves the volume, which goes on.
 fn sessions_and_reservations_are_shown(cluster: &Cluster, target: &str) {
-    const NAME: &str = "iqn.2026-01.org.example:test";
     let log_in = |node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(target)).expect("it is let in");
     let (mut first, mut second) = (log_in(1), log_in(2));
     // A new session is first told that it is one.

@@ -136,6 +136,26 @@ impl Raw {
         }
     }
 
+    /// The tag by which this command is asked for its data. Pings are answered meanwhile.
+    pub(crate) fn asked_for(&mut self, number: u32) -> io::Result<u32> {
+        loop {
+            let (header, _) = self.receive()?;
+            match header.opcode() {
+                opcode::NOP_IN => self.pong(&header)?,
+                opcode::R2T if header.task_tag() == number => return Ok(header.u32(field::TRANSFER_TAG)),
+                other => panic!("operation code {other:#04x} comes"),
+            }
+        }
+    }
+
+    /// Sends all data that this command was asked for.
+    pub(crate) fn send_data(&mut self, number: u32, transfer: u32, data: &[u8]) -> io::Result<()> {
+        let mut header = Header::new(opcode::DATA_OUT, flag::FINAL);
+        header.set_u32(field::TASK_TAG, number);
+        header.set_u32(field::TRANSFER_TAG, transfer);
+        self.stream.write_all(&pdu(header, data))
+    }
+
     /// The status of PERSISTENT RESERVE OUT with a service action, a type and two keys: that of the initiator, and the other one.
     pub(crate) fn reserve_out(&mut self, action: u8, kind: u8, (own, service): (u64, u64)) -> io::Result<u8> {
         let parameters = [&own.to_be_bytes()[..], &service.to_be_bytes(), &[0; 8]].concat();
