@@ -204,6 +204,8 @@ fn an_initiator_gets_its_volume_where_it_has_a_session_when_a_node_has_taken_ove
     let mut sessions = [1, third]
         .map(|node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(target)).expect("it is let in"));
     sessions[0].get_ready();
+    // Whether it reaches the owner is looked at because it has logged in: that is to be over.
+    std::thread::sleep(Duration::from_secs(7));
     cluster.kill(1);
     sessions[1].get_ready();
     assert_eq!(owner(&cluster, third), format!("node-{third}"));

@@ -102,6 +102,12 @@ impl Raw {
         Ok((header, data))
     }
 
+    /// The same, for what is not to come later than this: pings come for ever.
+    fn receive_until(&mut self, end: Instant) -> io::Result<(Header, Vec<u8>)> {
+        assert!(Instant::now() < end, "what is waited for does not come");
+        self.receive()
+    }
+
     /// Sends a command; this many bytes of its data come with it.
     pub(crate) fn send_command(&mut self, cdb: &[u8], flags: u8, expected: u32, data: &[u8]) -> u32 {
         let number = self.number;
@@ -117,9 +123,9 @@ impl Raw {
 
     /// The status of this command, and what it reads. Pings are answered meanwhile, and answers to other commands dropped.
     pub(crate) fn answer(&mut self, number: u32) -> io::Result<(u8, Vec<u8>)> {
-        let mut read = Vec::new();
+        let (begun, mut read) = (Instant::now(), Vec::new());
         loop {
-            let (header, data) = self.receive()?;
+            let (header, data) = self.receive_until(begun + LIMIT)?;
             match header.opcode() {
                 opcode::NOP_IN => self.pong(&header)?,
                 opcode::DATA_IN if header.task_tag() == number => {
@@ -138,8 +144,9 @@ impl Raw {
 
     /// The tag by which this command is asked for its data. Pings are answered meanwhile.
     pub(crate) fn asked_for(&mut self, number: u32) -> io::Result<u32> {
+        let begun = Instant::now();
         loop {
-            let (header, _) = self.receive()?;
+            let (header, _) = self.receive_until(begun + LIMIT)?;
             match header.opcode() {
                 opcode::NOP_IN => self.pong(&header)?,
                 opcode::R2T if header.task_tag() == number => return Ok(header.u32(field::TRANSFER_TAG)),
@@ -167,8 +174,9 @@ impl Raw {
 
     /// The next answer to a command without data: its number, and its status. Pings are answered meanwhile.
     pub(crate) fn any_answer(&mut self) -> io::Result<(u32, u8)> {
+        let begun = Instant::now();
         loop {
-            let (header, _) = self.receive()?;
+            let (header, _) = self.receive_until(begun + LIMIT)?;
             match header.opcode() {
                 opcode::NOP_IN => self.pong(&header)?,
                 opcode::SCSI_RESPONSE => return Ok((header.task_tag(), header.0[3])),
