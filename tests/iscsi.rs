@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use loadline_base::iscsi::flag;
+use nodes::client::Nbd;
 use nodes::{Cluster, run};
 use raw::Raw;
 
@@ -168,6 +169,49 @@ fn each_node_is_a_path_and_the_owner_the_active_one() {
         "it survives the owner"
     );
     assert_eq!(volume["paths"]["unknown"][0]["node"], "node-2", "{volume}");
+}
+
+#[test]
+fn commands_name_the_clients_that_they_disconnect_and_initiators_without_a_session_at_the_new_owner() {
+    const NAME: &str = "iqn.2026-01.org.example:a";
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB"]);
+    let attach = |node: &str| cluster.loadline(&["volume", "attach", "disk", "--node", node]);
+    let first = "loadline volume access disk --initiator IQN";
+    let said = attach("node-1");
+    assert!(said.contains(first) && !said.contains("disconnected"), "{said}");
+
+    // The name is kept in lower case, and what was given before is named.
+    let secret = tempfile::NamedTempFile::new().expect("there is room");
+    fs::write(secret.path(), "twelve bytes").expect("there is room");
+    let access = ["volume", "access", "disk", "--initiator", "IQN.2026-01.org.Example:A"];
+    let chap = ["--chap", "host", "--secret-file", secret.path().to_str().expect("it is text")];
+    let said = cluster.loadline(&[&access[..], &chap].concat());
+    assert!(
+        said.contains(&format!("initiator {NAME} may use volume disk, and proves who it is by CHAP")),
+        "{said}"
+    );
+    let said = cluster.loadline(&access);
+    assert!(said.contains(NAME) && said.contains("it had to prove who it is by CHAP as host"), "{said}");
+    assert!(!attach("node-1").contains(first), "an initiator is let in");
+
+    let target = loadline_san_export::iscsi::name::name_of("disk");
+    let log_in = |node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(&target)).expect("it is let in");
+    let _sessions = (log_in(1), Nbd::connect(cluster.address(1), "disk").expect("it is served"));
+    let (code, said) = cluster.try_loadline(&["volume", "detach", "disk"]);
+    let clients = format!("initiator {NAME} and 1 other client");
+    assert!(code == 2 && said.contains(&format!("is used by {clients}: stop its clients first")), "{said}");
+    let said = attach("node-2");
+    assert!(said.contains(&format!("disconnected: {clients}\n")), "{said}");
+    assert!(said.contains(&format!("without a session at node-2: {NAME} (at node-1). If")), "{said}");
+
+    let _session = log_in(2);
+    let said = attach("node-2");
+    assert!(said.contains(&format!("disconnected: initiator {NAME}\n")), "{said}");
+    assert!(!said.contains("without a session"), "{said}");
+    let _session = log_in(2);
+    let said = cluster.loadline(&["volume", "detach", "disk", "--force"]);
+    assert!(said.contains(&format!("volume disk is detached; disconnected: initiator {NAME}")), "{said}");
 }
 
 /// A write of one block of 512 bytes.

@@ -203,6 +203,7 @@ fn done(action: &Action, answer: Value) -> Done {
                         local.iter().map(|uri| format!("{protocol}, on the machine of {}: {uri}", how.node));
                     more.extend(network.chain(local));
                 }
+                more.extend(how.notes());
                 format!("volume {} is attached at node {}", how.volume, how.node)
             }
             Err(_) => format!("volume {} is attached", of.volume),

@@ -147,6 +147,21 @@ fn a_target_without_digests_is_not_used_with_digests() {
 }
 
 #[test]
+fn a_target_that_asks_for_no_secret_is_not_used_as_if_the_secret_were_right() {
+    let address = serve(|stream| Peer::new(stream).let_in(""));
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "sesame-opens-it").unwrap();
+    let with = uri(address).replace("iscsi://", "iscsi://bench@");
+    let with = format!("{with}?secret={}&initiator=iqn.a", secret.path().display());
+    let error = prepare(&job(&with, "B4-T1-O1-W0-PR", WritePermission::Refused)).err().unwrap().message;
+    assert!(
+        error.contains("lets initiator iqn.a in without CHAP") && error.contains("leave out bench@"),
+        "{error}"
+    );
+    assert!(!error.contains("sesame"), "{error}");
+}
+
+#[test]
 fn a_target_that_says_nothing_is_given_up() {
     let address = serve(|stream| {
         std::thread::sleep(Duration::from_secs(60));
@@ -338,7 +353,7 @@ fn a_unit_that_is_not_ready_at_first_is_waited_for_and_one_on_standby_is_not() {
     let reads = |address| run(&job(&uri(address), "B4-T1-O1-W0-PR", WritePermission::Refused));
     assert!(reads(address(0x01, 3)).unwrap().window.read.completed() > 0);
     let error = reads(address(0x0b, u32::MAX)).unwrap_err().message;
-    assert!(error.contains("standby"), "{error}");
+    assert!(error.contains("standby path") && error.contains("'loadline volume show NAME'"), "{error}");
 }
 
 #[test]

@@ -446,6 +446,44 @@ fn a_login_may_come_byte_by_byte_and_in_parts() {
     assert!(matches!(end, End::Chosen(chosen) if chosen.rest == b"what follows"));
 }
 
+#[test]
+fn the_log_has_the_initiator_the_volume_and_the_remedy_of_a_proof_that_fails() {
+    let name = initiator_name();
+    let normal = [&name[..], &target(), "SessionType=Normal"];
+    let discovery = [&name[..], "SessionType=Discovery"];
+    let without_secret = Export { initiators: Vec::new(), ..guarded() };
+    let begun = |export: &Export, first: &[&str], more: &str| {
+        let mut client = Client::new(true, Ok(export.clone()));
+        let (_, _, end) = client.ask(0, &[first, &[more]].concat());
+        (client, end)
+    };
+    let said = |end: End| match end {
+        End::Refused(why) => why,
+        other => panic!("{other:?}"),
+    };
+    let (mut client, _) = begun(&guarded(), &normal, "AuthMethod=CHAP");
+    client.ask(0, &["CHAP_A=5"]);
+    let (_, _, end) = client.ask(0, &["CHAP_N=someone", "CHAP_R=0x00000000000000000000000000000000"]);
+    let wrong = said(end);
+    let of = format!("initiator {NAME} of volume vol: ");
+    for words in [
+        &of,
+        "its user or its secret is wrong",
+        "'loadline volume access vol' shows the user",
+        "--secret-file",
+    ] {
+        assert!(wrong.contains(words), "{words}: {wrong}");
+    }
+    for (export, first, method, words) in [
+        (&guarded(), &normal[..], "AuthMethod=None", "does not offer that. 'loadline volume access vol'"),
+        (&without_secret, &normal[..], "AuthMethod=CHAP", "has no secret here. 'loadline volume access vol'"),
+        (&without_secret, &discovery[..], "AuthMethod=CHAP", "leave CHAP out there"),
+    ] {
+        let why = said(begun(export, first, method).1);
+        assert!(why.contains(words) && why.contains(NAME), "{words}: {why}");
+    }
+}
+
 /// How a login ends that has this first request.
 fn refusal(is_local: bool, export: Result<Export, Refusal>, header: Header, keys: &[&str]) -> (u8, u8) {
     let mut client = Client::new(is_local, export);

@@ -11,14 +11,14 @@
 //! | `GET /v1/volumes/{name}` | [`VolumeView`](crate::node::manage::VolumeView) |
 //! | `DELETE /v1/volumes/{name}` | |
 //! | `POST /v1/volumes/{name}/attach` | [`Attach`] → [`Use`](crate::node::manage::Use) |
-//! | `POST /v1/volumes/{name}/detach` | [`Detach`] |
+//! | `POST /v1/volumes/{name}/detach` | [`Detach`] → [`ClientsView`](crate::node::manage::ClientsView) |
 //! | `POST /v1/volumes/{name}/resize` | [`Resize`] |
 //! | `POST /v1/volumes/{name}/recover` | [`Recover`] |
 //! | `POST /v1/volumes/{name}/move` | [`Move`] |
 //! | `POST /v1/volumes/{name}/scrub` | of the copies at this node |
 //! | `GET /v1/volumes/{name}/scrub` | each [`ScrubView`](crate::node::manage::ScrubView) of this node |
 //! | `POST /v1/volumes/{name}/tls` | [`RequireTls`] |
-//! | `POST /v1/volumes/{name}/initiators` | [`LetInitiator`] |
+//! | `POST /v1/volumes/{name}/initiators` | [`LetInitiator`] → [`InitiatorLetIn`](crate::node::manage::InitiatorLetIn) |
 //! | `POST /v1/volumes/{name}/initiators/end` | [`EndInitiator`] |
 //! | `POST /v1/volumes/{name}/cache` | [`CacheVolume`] |
 //! | `POST /v1/volumes/{name}/limit` | [`LimitVolume`] |
@@ -190,7 +190,7 @@ fn router(node: Node) -> Router {
                         "an attachment that waits until its client starts has no key: leave out 'key' or 'when_started'".into(),
                     )),
                     (true, None) => node.attach_volume_when_started(&name, at.as_deref()).await,
-                    (false, key) => node.attach_volume(&name, at.as_deref(), key.as_deref()).await,
+                    (false, key) => node.attach_and_report(&name, at.as_deref(), key.as_deref()).await,
                 }
                 .map(Json)
             }),

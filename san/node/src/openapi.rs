@@ -68,9 +68,10 @@ mod tests {
     use crate::api::{Attach, Detach, Fault};
     use crate::config::catalog::Reserve;
     use crate::node::manage::{
-        AddDevice, CacheVolume, CreateVolume, CreateVolumes, Drain, EndInitiator, Followed, LetInitiator,
-        LimitVolume, LocalView, MadeVolume, Maintain, Move, Recover, RequireTls, Resize, ScrubView,
-        StatusView, SupportView, TestFault, TraceRequests, TraceView, Use, VolumeView,
+        AddDevice, CacheVolume, ClientsView, CreateVolume, CreateVolumes, Drain, EndInitiator, Followed,
+        InitiatorLetIn, LetInitiator, LimitVolume, LocalView, MadeVolume, Maintain, Move, Recover,
+        RequireTls, Resize, ScrubView, StatusView, SupportView, TestFault, TraceRequests, TraceView, Use,
+        VolumeView,
     };
 
     /// All of the API that speaks JSON.
@@ -125,9 +126,9 @@ mod tests {
         (
             "post",
             "/v1/volumes/{name}/detach",
-            "Detach a volume: afterwards no node serves it",
+            "Detach a volume: afterwards no node serves it. The answer has the clients that were disconnected",
             Some(of::<Detach>),
-            of::<()>,
+            of::<ClientsView>,
         ),
         (
             "post",
@@ -164,7 +165,7 @@ mod tests {
             "/v1/volumes/{name}/initiators",
             "Let an iSCSI initiator use it from anywhere",
             Some(of::<LetInitiator>),
-            of::<()>,
+            of::<InitiatorLetIn>,
         ),
         (
             "post",

@@ -76,11 +76,16 @@ pub(crate) fn shown(text: &str, longest: usize) -> String {
 /// What is to be logged of a line of this kind, for this reason, if it is.
 fn line(kind: &'static str, reason: &str, text: &str) -> Option<String> {
     let left_out = LINES.lock().unwrap_or_else(PoisonError::into_inner).take(kind, reason, Instant::now())?;
-    let text = shown(text, LONGEST);
-    Some(match left_out {
-        0 => text,
-        more => format!("{text} ({more} more lines of this kind were left out)"),
-    })
+    Some(with_left_out(shown(text, LONGEST), left_out))
+}
+
+/// A line, and how many lines of its kind were left out before it.
+fn with_left_out(line: String, left_out: u64) -> String {
+    match left_out {
+        0 => line,
+        1 => format!("{line} (1 more line of this kind was left out)"),
+        more => format!("{line} ({more} more lines of this kind were left out)"),
+    }
 }
 
 /// Logs a warning about something that a stranger did, for a reason. `from`: where it is, without what it chooses anew each time.
@@ -119,6 +124,15 @@ mod tests {
         assert_eq!(lines.take("a", "another reason", begun), Some(0));
         assert_eq!(lines.take("a", &of(0), begun + WINDOW), Some(1000 - u64::from(MOST)), "they are counted");
         assert_eq!(lines.take("a", &of(0), begun + WINDOW), Some(0));
+    }
+
+    #[test]
+    fn one_line_that_was_left_out_is_one_line() {
+        for (left_out, words) in [(1, "1 more line of this kind was"), (2, "2 more lines of this kind were")]
+        {
+            assert_eq!(with_left_out("it".into(), left_out), format!("it ({words} left out)"));
+        }
+        assert_eq!(with_left_out("it".into(), 0), "it");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod ways;
 use loadline_base::units::{ByteSize, TimeSpan};
 use loadline_san_node::api::{Attach, Detach};
 use loadline_san_node::node::manage::{
-    self as volumes, Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView,
+    self as volumes, ClientsView, Move, Recover, RequireTls, Resize, StatusView, Use, VolumeView,
 };
 
 use crate::cluster::client::{Api, Failed, escaped, print_json, table};
@@ -296,8 +296,9 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
                 ),
             };
             print_line!("{}", args.api.naming(&done));
+            how.notes().iter().for_each(|note| print_line!("{note}"));
             print_line!();
-            ways::print_all(&how.ways, how.requires_tls);
+            ways::print_all(how);
             Exit::Done
         }
         all if args.api.json => print_json(&all),
@@ -305,20 +306,35 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
             "{} are attached when their virtual machines start; until then nothing changes",
             alike::volumes(&names)
         )),
-        _ => args
-            .api
-            .done(&format!("{} are attached; 'loadline volume list' shows where", alike::volumes(&names))),
+        all => {
+            let all = all.iter().filter(|how| !how.without_path.is_empty());
+            let without: Vec<&str> = all.map(|how| how.volume.as_str()).collect();
+            let without = match without.as_slice() {
+                [] => String::new(),
+                some => format!(
+                    ". Initiators of {} have no session at the new owner ('loadline volume show NAME'): the volume moves to where they have \
+                     one within seconds",
+                    alike::volumes(some)
+                ),
+            };
+            let all = alike::volumes(&names);
+            args.api.done(&format!("{all} are attached; 'loadline volume list' shows where{without}"))
+        }
     })
 }
 
 fn detach(names: &[String], force: bool, api: &Api) -> Result<Exit, Failed> {
     let Some(names) = expanded(names) else { return Ok(Exit::Usage) };
-    many::each(&names, "detached", |name| -> Result<(), Failed> {
-        api.post(&format!("/v1/volumes/{}/detach", escaped(name)), Detach { force, key: None })
+    let clients = many::each(&names, "detached", |name| {
+        let path = format!("/v1/volumes/{}/detach", escaped(name));
+        api.post::<_, ClientsView>(&path, Detach { force, key: None })
     })?;
-    Ok(api.done(&match names.as_slice() {
-        [name] => format!("volume {name} is detached"),
-        names => format!("{} are detached", alike::volumes(names)),
+    Ok(api.done(&match (names.as_slice(), clients.as_slice()) {
+        ([name], [clients]) => match clients.words() {
+            Some(clients) => format!("volume {name} is detached; disconnected: {clients}"),
+            None => format!("volume {name} is detached"),
+        },
+        (names, _) => format!("{} are detached", alike::volumes(names)),
     }))
 }
 

@@ -25,9 +25,12 @@ pub(crate) fn grouped<'a>(all: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
     groups
 }
 
-/// Several volumes, for a sentence: how many there are, and a few of their names.
+/// Volumes, for a sentence: the name of a single one; of several, how many there are, and a few of their names.
 pub(crate) fn volumes<T: ToString>(names: &[T]) -> String {
-    format!("{} volumes ({})", names.len(), listed(names, MOST_NAMED))
+    match names {
+        [name] => format!("volume {}", name.to_string()),
+        names => format!("{} volumes ({})", names.len(), listed(names, MOST_NAMED)),
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +49,7 @@ mod tests {
             said,
             [
                 ("last known", "100 volumes (disk-1, disk-2, disk-3 and 97 more)".into()),
-                ("not in sync", "1 volumes (other)".into())
+                ("not in sync", "volume other".into())
             ]
         );
     }

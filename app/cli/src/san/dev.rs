@@ -41,7 +41,11 @@ const STOPS: Duration = Duration::from_secs(10);
 
 /// Run a cluster for trials on this machine: make its folders, nodes and devices, and stop the cluster at Ctrl-C.
 ///
-/// Node n listens at 127.0.0.n. Without --folder the command removes everything at the end. With --folder the cluster
+/// Node n listens at 127.0.0.n: for commands (the API) at port 7400, for other nodes at 7401, for clients by NBD at 10809 and by iSCSI at
+/// 3260. These ports must be free. Commands in another terminal reach the cluster at 127.0.0.1:7400 without any option. With --network
+/// 127.0.5.0, set LOADLINE_API=127.0.5.1:7400 there, or give --api.
+///
+/// Without --folder the command removes everything at the end. With --folder the cluster
 /// keeps its data, and the same command with the same folder continues it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -439,4 +443,22 @@ fn ended(children: &mut Children) -> Option<(String, std::process::ExitStatus)> 
     let found = children.0.iter_mut().position(|(_, child)| matches!(child.try_wait(), Ok(Some(_))))?;
     let (name, mut child) = children.0.remove(found);
     child.wait().ok().map(|status| (name, status))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::*;
+
+    #[test]
+    fn the_help_has_each_port_that_must_be_free() {
+        let command = Dev::augment_args(clap::Command::new("dev"));
+        let help = command.get_long_about().expect("it has help").to_string();
+        let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let of_clients = join::endpoints(ip, &[]).into_values().map(|at| at.port());
+        for port in [API, PEERS].into_iter().chain(of_clients) {
+            assert!(help.contains(&port.to_string()), "{port}: {help}");
+        }
+    }
 }

@@ -210,7 +210,15 @@ impl Login<'_> {
         let mut answer = self.exchange(stage::SECURITY, next, &text)?;
         match (answer.value("AuthMethod")?, who.chap) {
             (Some("CHAP"), Some((user, secret))) => return self.chap(user, secret),
-            (Some("None") | None, _) => {}
+            // Otherwise a wrong secret, or one that is for another initiator, would look right.
+            (Some("None") | None, Some((user, _))) => {
+                let initiator = who.initiator;
+                return Err(Stop::Failed(io::Error::other(format!(
+                    "the target lets initiator {initiator} in without CHAP, so nothing shows that the secret of {user} is right: leave out \
+                     {user}@ and the secret, or name the initiator that needs one there by ?initiator=IQN"
+                ))));
+            }
+            (Some("None") | None, None) => {}
             (Some("Reject" | "CHAP"), None) => return Err(Stop::Failed(io::Error::other(WANTS_CHAP))),
             (Some(other), _) => {
                 return Err(Stop::Failed(io::Error::other(format!(
@@ -361,7 +369,7 @@ impl Login<'_> {
             ),
             login_status::NOT_FOUND => format!(
                 "there is no target {target} at this portal, or none for initiator {initiator}: check the name, and what the \
-                 target allows"
+                 target allows; a volume of Loadline must be attached, and 'loadline volume show NAME' prints the name of its target"
             ),
             (2, 4) => format!("the target {target} was removed"),
             login_status::UNSUPPORTED_VERSION => "the target has another version of the protocol".into(),

@@ -203,7 +203,8 @@ impl Asking<'_> {
         let why = match (key, code, qualifier) {
             (key::NOT_READY, 0x04, 0x0a) => "its path is changing its state",
             (key::NOT_READY, 0x04, 0x0b) => {
-                "this portal is a standby path to it: name the portal of the active path"
+                "this portal is a standby path to it: name the portal of the active path, which for a volume of Loadline is the owner's \
+                 ('loadline volume show NAME' names the owner)"
             }
             (key::NOT_READY, 0x04, 0x0c) => {
                 "it cannot be reached by this portal: name the portal of the active path"

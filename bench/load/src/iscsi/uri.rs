@@ -106,10 +106,16 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-.:".contains(c)
 }
 
-fn is_name(text: &str) -> bool {
-    ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind))
-        && text.len() <= LONGEST_NAME
-        && text.chars().all(is_of_name)
+/// Why this is no name of an initiator or a target, as words behind what it is the name of; `None` if it is one.
+fn why_no_name(text: &str) -> Option<String> {
+    if !["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind)) {
+        return Some("has no name of iSCSI (iqn. …, eui. … or naa. …)".into());
+    }
+    if text.len() > LONGEST_NAME {
+        return Some(format!("has a name of {} bytes, and {LONGEST_NAME} are the most", text.len()));
+    }
+    let other = text.chars().find(|c| !is_of_name(*c))?;
+    Some(format!("has {other:?} in its name: a name of iSCSI has letters, digits, '-', '.' and ':' only"))
 }
 
 /// Host and port of a portal, as it is written: the port may be missing, an address of IPv6 stands in brackets. An error says what is
@@ -161,8 +167,10 @@ impl FromStr for IscsiUri {
             return Err(wrong("it has not the three parts of such a name"));
         };
         let (host, port) = portal(place).map_err(wrong)?;
-        if !is_name(target) {
-            return Err(wrong("its target has no name of iSCSI (iqn. …, eui. … or naa. …)"));
+        if let Some(why) = why_no_name(target) {
+            return Err(wrong(&format!(
+                "its target {why} ('loadline volume show NAME' prints the name of a volume's target)"
+            )));
         }
         let lun = lun.parse().ok().filter(|lun| *lun <= LAST_LUN);
         let lun = lun.ok_or_else(|| wrong("its LUN is no number up to 16383"))?;
@@ -181,9 +189,11 @@ impl FromStr for IscsiUri {
                 ("digest", "crc32c") => !std::mem::replace(&mut uri.digest, true),
                 ("digest", "none") => true,
                 ("digest", _) => return Err(wrong("its digest is neither crc32c nor none")),
-                ("initiator", name) if is_name(name) => uri.initiator.replace(name.into()).is_none(),
-                ("initiator", _) => {
-                    return Err(wrong("its initiator has no name of iSCSI (iqn. …, eui. … or naa. …)"));
+                ("initiator", name) => {
+                    if let Some(why) = why_no_name(name) {
+                        return Err(wrong(&format!("its initiator {why}")));
+                    }
+                    uri.initiator.replace(name.into()).is_none()
                 }
                 _ => return Err(wrong(&format!("\"{key}\" behind the ? is not known"))),
             };
@@ -255,7 +265,10 @@ mod tests {
             ("iscsi://h:x/iqn.a/0", "port"),
             ("iscsi:///iqn.a/0", "no host"),
             ("iscsi://h/disk/0", "no name of iSCSI"),
-            ("iscsi://h/iqn.a b/0", "no name of iSCSI"),
+            ("iscsi://h/iqn.a b/0", "its target has ' ' in its name"),
+            ("iscsi://h/iqn.2026-01.org.loadline:Vm_1/0", "its target has '_' in its name"),
+            ("iscsi://h/iqn.2026-01.org.loadline:Vm_1/0", "'loadline volume show NAME' prints"),
+            (&format!("iscsi://h/iqn.{}/0", "x".repeat(220)), "224 bytes, and 223 are the most"),
             ("iscsi://h/iqn.a/x", "LUN"),
             ("iscsi://h/iqn.a/16384", "LUN"),
             ("iscsi://@h/iqn.a/0", "user"),
@@ -263,7 +276,8 @@ mod tests {
             ("iscsi://u@h/iqn.a/0?secret=", "which file"),
             ("iscsi://h/iqn.a/0?digest=md5", "neither"),
             ("iscsi://h/iqn.a/0?digest=crc32c&digest=crc32c", "twice"),
-            ("iscsi://h/iqn.a/0?initiator=me", "initiator"),
+            ("iscsi://h/iqn.a/0?initiator=me", "its initiator has no name of iSCSI"),
+            ("iscsi://h/iqn.a/0?initiator=iqn.my_pc", "its initiator has '_' in its name"),
             ("iscsi://h/iqn.a/0?x=y", "not known"),
         ] {
             let error = text.parse::<IscsiUri>().unwrap_err().message;
@@ -297,7 +311,7 @@ mod tests {
     #[test]
     fn an_initiator_has_a_name_that_targets_take() {
         let uri = IscsiUri::new("h", PORT, "iqn.a", 0);
-        assert!(is_name(&uri.initiator_name()), "{}", uri.initiator_name());
+        assert_eq!(why_no_name(&uri.initiator_name()), None, "{}", uri.initiator_name());
         assert_eq!(IscsiUri { initiator: Some("iqn.b".into()), ..uri }.initiator_name(), "iqn.b");
     }
 

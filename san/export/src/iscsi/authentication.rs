@@ -107,8 +107,10 @@ impl Authentication {
             "None"
         } else if !self.known.is_empty() && offers("CHAP") {
             "CHAP"
+        } else if self.must_prove {
+            return Err("it must prove its name by CHAP, and does not offer that");
         } else {
-            return Err("it does not offer to prove its name in a way that this target has");
+            return Err("it offers no login without CHAP, and has no secret here");
         };
         self.state = if method == "None" { State::Done } else { State::Chosen };
         add_key(answer, "AuthMethod", method);
@@ -161,7 +163,7 @@ impl Authentication {
                 return Err("it sends the challenge back that it was sent");
             }
             let mutual = proved.mutual.as_ref();
-            let mutual = mutual.ok_or("it wants a proof of the target, which has no secret for it")?;
+            let mutual = mutual.ok_or("it wants a proof of the target (mutual CHAP), which has no secret for it (--mutual and --mutual-secret-file)")?;
             let response = chap::response(its_id, mutual.secret.as_bytes(), &its_challenge);
             add_key(answer, "CHAP_N", &mutual.user);
             add_key(answer, "CHAP_R", &chap::encode_binary(&response));

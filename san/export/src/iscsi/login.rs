@@ -46,6 +46,27 @@ struct Identity {
     volume: Option<String>,
 }
 
+impl Identity {
+    /// The initiator and its volume, before what is said of them.
+    fn named(&self) -> String {
+        match &self.volume {
+            Some(volume) => format!("initiator {} of volume {volume}: ", self.initiator),
+            None => format!("initiator {}, which asks for the targets: ", self.initiator),
+        }
+    }
+
+    /// What to do if it does not prove its name.
+    fn remedy(&self) -> String {
+        match &self.volume {
+            Some(volume) => format!(
+                ". 'loadline volume access {volume}' shows the user that it must log in as; that command with --initiator, --chap and \
+                 --secret-file gives it a user and a secret"
+            ),
+            None => ". To be told the targets it needs no secret: leave CHAP out there".into(),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum State {
     /// Requests are read.
@@ -201,7 +222,7 @@ impl TargetLogin {
         if self.stage == stage::SECURITY {
             known.authentication.negotiate(&keys, text).map_err(failed)?;
         } else if !known.authentication.is_done() {
-            return Err(failed("it must prove its name, and does not"));
+            return Err(failed("it must prove its name by CHAP, and does not"));
         }
         for (key, value) in keys {
             if !is_of_security(key) {
@@ -224,7 +245,7 @@ impl TargetLogin {
         let Some(known) = &self.known else { return };
         let wants = header.has(flag::TRANSIT);
         if wants && !known.authentication.is_done() && !known.authentication.has_begun() {
-            let why = "it must prove its name, and does not";
+            let why = "it must prove its name by CHAP, and does not";
             return self.refuse(header, (login_status::AUTHENTICATION_FAILED, why.into()));
         }
         if !wants || !known.authentication.is_done() {
@@ -262,9 +283,11 @@ impl TargetLogin {
 
     fn refuse(&mut self, header: &Header, (status, why): Failure) {
         self.respond(header, self.stage << 2, status, &[]);
-        let initiator = self.known.as_ref().map_or("", |known| &known.identity.initiator);
-        let who = if initiator.is_empty() { String::new() } else { format!("initiator {initiator}: ") };
-        self.state = State::Refused(format!("its login to iSCSI is refused: {who}{why}"));
+        let identity = self.known.as_ref().map(|known| &known.identity);
+        let who = identity.map_or(String::new(), Identity::named);
+        let remedy = identity.filter(|_| status == login_status::AUTHENTICATION_FAILED);
+        let remedy = remedy.map_or(String::new(), Identity::remedy);
+        self.state = State::Refused(format!("its login to iSCSI is refused: {who}{why}{remedy}"));
     }
 
     fn respond(&mut self, request: &Header, flags: u8, status: (u8, u8), text: &[u8]) {

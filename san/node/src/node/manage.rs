@@ -3,8 +3,10 @@
 //! Each request writes the wanted state into the configuration, and waits until the nodes have reached it. A request that is cut
 //! short leaves the wanted state in the configuration: nodes continue from there, or another request undoes it.
 
+mod attached;
 mod cache;
 mod change;
+mod clients;
 mod create;
 mod devices;
 mod faults;
@@ -46,18 +48,20 @@ use thiserror::Error;
 use super::Node;
 use crate::config::ConfigError;
 
+pub use attached::{Use, WaysView};
 pub use cache::CacheVolume;
 pub use change::Resize;
+pub use clients::ClientsView;
 pub use create::MadeVolume;
 pub(super) use create::is_new;
 pub use devices::AddDevice;
 pub use faults::TestFault;
 pub use follow::{Followed, Hello};
-pub use initiators::{ChapSecret, EndInitiator, InitiatorView, LetInitiator};
+pub use initiators::{ChapSecret, EndInitiator, InitiatorLetIn, InitiatorView, LetInitiator};
 pub use limit::LimitVolume;
 pub use local::{
-    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn, LostInitiator,
-    LocalView, LocalVolume, ModelView, OwnerView, SessionView, Usable,
+    CLUSTER_HEADER, Doing, InitiatorAt, LocalDevice, LocalGroup, LocalMember, LocalReplica, LocalReturn,
+    LocalView, LocalVolume, LostInitiator, ModelView, OwnerView, SessionView, Usable,
 };
 pub use maintenance::{Maintain, volumes_that_wait};
 pub use nodes::{Drain, Move};
@@ -75,7 +79,7 @@ pub use support::{HostView, SupportSettings, SupportView};
 pub use tls::RequireTls;
 pub use trace::{RequestTrace, Span, SpanKind, TraceRequests, TraceView};
 pub(super) use volumes::RemoveVolume;
-pub use volumes::{CreateVolume, CreateVolumes, Use, WaysView, check_size};
+pub use volumes::{CreateVolume, CreateVolumes, check_size};
 
 /// Why a text is no name of a volume or a node. The reason is for people.
 pub use crate::name::check as check_name;
@@ -195,6 +199,11 @@ impl Node {
 const MOST_NAMED: usize = 8;
 
 /// *are a, b and c*, or *are none*. Of many the first few, and how many more there are.
+/// `1 client`, `2 clients`.
+fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
+}
+
 fn listed(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     match names.as_slice() {

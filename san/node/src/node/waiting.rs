@@ -20,7 +20,7 @@ use loadline_san_transport::channel::Channel;
 
 use super::Node;
 use super::listeners::LOCAL;
-use super::manage::{ManageError, Use};
+use super::manage::{ClientsView, ManageError, Use};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, SocketPlace, Volume, VolumeState, change};
 use crate::event_loop::command::{LoopCommand, NewClient};
@@ -171,6 +171,9 @@ impl Node {
                 .collect(),
             requires_tls: volume.requires_tls,
             waits: true,
+            lets_initiators_in: !volume.initiators.is_empty(),
+            disconnected: ClientsView::default(),
+            without_path: Vec::new(),
         })
     }
 

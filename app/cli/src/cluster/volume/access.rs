@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use loadline_san_node::node::manage::{ChapSecret, EndInitiator, InitiatorView, LetInitiator, VolumeView};
+use loadline_san_node::node::manage::{
+    ChapSecret, EndInitiator, InitiatorLetIn, InitiatorView, LetInitiator, VolumeView,
+};
 
 use crate::cluster::client::{Api, Failed, escaped, print_json, table};
 use crate::output::{print_error, print_line, write};
@@ -14,7 +16,7 @@ use crate::process::exit::Exit;
 /// Without a name here, an initiator reaches the volume only on the machine of a node. A named one reaches it from anywhere, at every node.
 /// A name is no proof: give --chap too, unless only machines that you trust reach the nodes. iSCSI is not encrypted.
 ///
-/// A change holds for sessions that begin after it.
+/// What is given here holds for sessions that begin after it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  loadline volume access vm-7\n  \
                   loadline volume access vm-7 --initiator iqn.1993-08.org.debian:01:4f2a --chap vm-host-1 --secret-file secret\n  \
@@ -38,11 +40,25 @@ pub(super) struct Access {
     /// A file with the secret of that user, another one than the initiator's.
     #[arg(long, value_name = "FILE", requires = "mutual")]
     mutual_secret_file: Option<PathBuf>,
-    /// End the access of the initiator of this name. Sessions that it has go on.
+    /// End the access of the initiator of this name, and the sessions that it has from beyond the machines of nodes.
     #[arg(long, value_name = "IQN")]
     remove: Option<String>,
     #[command(flatten)]
     api: Api,
+}
+
+/// What it means that an initiator is let in.
+fn words(name: &str, InitiatorLetIn { now, before }: &InitiatorLetIn) -> String {
+    let had = before.as_ref().and_then(|of| of.chap_user.as_ref());
+    let proves = match (&now.chap_user, &now.mutual_user, had) {
+        (None, _, Some(user)) => {
+            format!(", and needs no secret from now on: before, it had to prove who it is by CHAP as {user}")
+        }
+        (None, _, None) => String::new(),
+        (Some(_), None, _) => ", and proves who it is by CHAP".into(),
+        (Some(_), Some(_), _) => ", and proves who it is by CHAP, as the node does (mutual CHAP)".into(),
+    };
+    format!("initiator {} may use volume {name}{proves}", now.name)
 }
 
 /// The secret in a file.
@@ -72,31 +88,15 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
             Err(why) => return Ok(print_error(Exit::Usage, &why)),
         };
         let wanted = LetInitiator { name: initiator.clone(), chap: own, mutual };
-        if let Some(why) = wanted.why_not() {
-            return Ok(print_error(Exit::Usage, &why));
-        }
-        // As it is kept.
-        let initiator = initiator.trim().to_lowercase();
-        let before: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
-        let before =
-            before.initiators.into_iter().find(|of| of.name == initiator).and_then(|of| of.chap_user);
-        let proves = match (&wanted.chap, before) {
-            (None, Some(user)) => format!(
-                ", and needs no secret from now on: before, it had to prove who it is by CHAP as {user}"
-            ),
-            (None, None) => String::new(),
-            (Some(_), _) if wanted.mutual.is_none() => ", and proves who it is by CHAP".into(),
-            (Some(_), _) => ", and proves who it is by CHAP, as the node does (mutual CHAP)".into(),
-        };
-        let done = format!("initiator {initiator} may use volume {name}{proves}");
-        let (): () = api.post(&format!("/v1/volumes/{}/initiators", escaped(name)), wanted)?;
-        return Ok(api.done(&done));
+        let let_in: InitiatorLetIn =
+            api.post(&format!("/v1/volumes/{}/initiators", escaped(name)), wanted)?;
+        return Ok(api.done(&words(name, &let_in)));
     }
     if let Some(initiator) = &args.remove {
         let ends = EndInitiator { name: initiator.clone() };
         let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
         return Ok(api.done(&format!(
-            "initiator {initiator} is not let in to volume {name} any more; sessions that it has go on"
+            "initiator {initiator} is not let in to volume {name} any more from beyond the machines of nodes, and loses the sessions that it has so"
         )));
     }
     let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;

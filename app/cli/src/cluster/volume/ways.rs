@@ -1,14 +1,14 @@
 //! How programs reach a volume that is attached, as lines for people to copy.
 
-use std::collections::BTreeMap;
-
-use loadline_san_node::node::manage::WaysView;
+use loadline_san_node::node::manage::{Use, WaysView};
 
 use crate::output::print_line;
 
-/// Prints the ways to a volume: the fastest first. With `requires_tls` a client over the network needs a certificate.
-pub(super) fn print_all(ways: &BTreeMap<String, WaysView>, requires_tls: bool) {
-    let of = |protocol: &str| ways.get(protocol).cloned().unwrap_or(WaysView { network: None, local: None });
+/// Prints the ways to a volume: the fastest first.
+pub(super) fn print_all(how: &Use) {
+    let requires_tls = how.requires_tls;
+    let of =
+        |protocol: &str| how.ways.get(protocol).cloned().unwrap_or(WaysView { network: None, local: None });
     if let Some(socket) = of("vhost-user-blk").local {
         print_line!("QEMU, on that node's machine, with its memory shared (the fastest):");
         print_line!(
@@ -19,9 +19,13 @@ pub(super) fn print_all(ways: &BTreeMap<String, WaysView>, requires_tls: bool) {
         );
     }
     if let Some(uri) = of("iscsi").network {
-        print_line!(
-            "iSCSI, on each host, as root (each node is a path; see 'Reach a volume by iSCSI' in the documentation):"
-        );
+        if !how.lets_initiators_in {
+            print_line!(
+                "iSCSI lets in only the nodes' own machines yet; to let a host in, by the name of its initiator:"
+            );
+            print_line!("  loadline volume access {} --initiator IQN", how.volume);
+        }
+        print_line!("iSCSI, on each host, as root (see 'Reach a volume by iSCSI'):");
         let (portal, target) = uri.trim_start_matches("iscsi://").split_once('/').unwrap_or((&uri, ""));
         print_line!("  iscsiadm -m discovery -t sendtargets -p {portal}");
         print_line!("  iscsiadm -m node -T {} --login", target.trim_end_matches("/0"));

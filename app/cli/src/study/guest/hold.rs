@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use loadline_san_node::api::{Attach, Detach};
-use loadline_san_node::node::manage::{StatusView, Use, VolumeView};
+use loadline_san_node::node::manage::{ClientsView, StatusView, Use, VolumeView};
 use serde::{Deserialize, Serialize};
 
 use super::relay::MayUse;
@@ -196,8 +196,8 @@ fn ends_attachment(apis: &[Api], name: &str, key: &str) -> Result<(), String> {
     let path = format!("/v1/volumes/{}/detach", escaped(name));
     let mut why = String::new();
     for api in apis {
-        match api.post::<_, ()>(&path, Detach { force: false, key: Some(key.into()) }) {
-            Ok(()) => return Ok(()),
+        match api.post::<_, ClientsView>(&path, Detach { force: false, key: Some(key.into()) }) {
+            Ok(_) => return Ok(()),
             Err(failed) => why = failed.message().to_owned(),
         }
     }

@@ -11,6 +11,7 @@ use super::hold::Holder;
 use super::relay::MayUse;
 use crate::cluster::client::{Api, Failed, escaped};
 use crate::output::eprint_line;
+use crate::output::text::counted;
 use crate::process::exit::Exit;
 
 /// The protocol by which machines reach volumes: any node leads to the owner, so that the loss of a node ends nothing.
@@ -122,8 +123,9 @@ fn usage(why: String) -> Failed {
 }
 
 fn in_use(name: &str, clients: usize) -> Failed {
+    let connections = counted(clients as u64, "connection");
     usage(format!(
-        "volume {name} is in use: it has {clients} connections of other clients, and a second one that writes would destroy a file system. \
+        "volume {name} is in use: it has {connections} of other clients, and a second one that writes would destroy a file system. \
          Stop those clients first, or look with --read-only"
     ))
 }

@@ -115,10 +115,7 @@ fn a_preemption_removes_the_registrations_of_a_key_and_takes_over_what_they_held
     // Who holds nothing only loses its registration.
     let other = held.carry_out(&a, preempt(Kind::ExclusiveAccess), (1, 2), &PORTS).unwrap();
     assert_eq!((other.key_of(&b), &other.reservation), (None, &held.reservation));
-    assert_eq!(
-        held.carry_out(&b, preempt(Kind::WriteExclusive), (2, 7), &PORTS),
-        Err(Refused::Conflict)
-    );
+    assert_eq!(held.carry_out(&b, preempt(Kind::WriteExclusive), (2, 7), &PORTS), Err(Refused::Conflict));
     let none = held.carry_out(&b, preempt(Kind::WriteExclusive), (2, 0), &PORTS);
     assert_eq!(none, Err(Refused::Sense(Sense::in_parameters(8))));
     // Of a reservation of all registrants, no key stands for everyone else.

@@ -59,7 +59,12 @@ fn check_unneeded(devices: Devices) -> Result<Devices, String> {
             let superblock = space.superblock();
             let (device, cluster) = (superblock.device.0, superblock.cluster);
             (copies > 0).then(|| {
-                format!("is device {device} of cluster {cluster}, and holds data or logs of {copies} copies of volumes")
+                let copies = if copies == 1 {
+                    "1 copy of a volume".into()
+                } else {
+                    format!("{copies} copies of volumes")
+                };
+                format!("is device {device} of cluster {cluster}, and holds data or logs of {copies}")
             })
         }
         Err(

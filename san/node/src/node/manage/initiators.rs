@@ -68,6 +68,16 @@ pub struct InitiatorView {
     pub mutual_user: Option<String>,
 }
 
+/// An initiator that was let in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InitiatorLetIn {
+    /// As it is kept: its name in lower case.
+    pub now: InitiatorView,
+    /// What was known of it before; `null` if the volume did not name it.
+    pub before: Option<InitiatorView>,
+}
+
 impl From<&Initiator> for InitiatorView {
     fn from(of: &Initiator) -> InitiatorView {
         let user = |of: &Option<Credential>| of.as_ref().map(|of| of.user.clone());
@@ -76,11 +86,6 @@ impl From<&Initiator> for InitiatorView {
 }
 
 impl LetInitiator {
-    /// Why this cannot be, if it cannot. The reason is for people.
-    pub fn why_not(&self) -> Option<String> {
-        self.clone().checked().err()
-    }
-
     /// The initiator. The error says what is wrong with it.
     fn checked(self) -> Result<Initiator, String> {
         let name = checked_name(&self.name)?;
@@ -134,7 +139,11 @@ fn checked_name(name: &str) -> Result<String, String> {
 impl Node {
     /// Lets an initiator use a volume, from anywhere. One that is named already has what is given now. It holds for sessions that begin
     /// from now on.
-    pub async fn let_initiator(&self, name: &str, wanted: LetInitiator) -> Result<(), ManageError> {
+    pub async fn let_initiator(
+        &self,
+        name: &str,
+        wanted: LetInitiator,
+    ) -> Result<InitiatorLetIn, ManageError> {
         let wanted = wanted.checked().map_err(ManageError::Wrong)?;
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
@@ -144,13 +153,16 @@ impl Node {
                 "volume {name} has {MOST} initiators already, the maximum: 'loadline volume access {name} --remove' ends the access of one"
             )));
         }
+        let before = volume.initiators.iter().find(|of| of.name == wanted.name).map(InitiatorView::from);
+        let now = InitiatorView::from(&wanted);
         self.change_volume(id, move |volume| {
             let mut initiators = volume.initiators.clone();
             initiators.retain(|of| of.name != wanted.name);
             initiators.push(wanted.clone());
             Volume { initiators, ..volume }
         })
-        .await
+        .await?;
+        Ok(InitiatorLetIn { now, before })
     }
 
     /// Ends the access of an initiator from beyond the nodes' machines, and the sessions that it has so.
@@ -192,8 +204,8 @@ mod tests {
         assert_eq!(plain.name, "iqn.1991-05.com.microsoft:pc-1");
         let both =
             wanted("iqn.2003-01.org.example:a", secret("a", "twelve bytes"), secret("b", "other twelve"));
-        assert_eq!(both.why_not(), None);
         assert!(!format!("{both:?}").contains("twelve"), "{both:?}");
+        assert!(both.checked().is_ok());
         let wrong = [
             (wanted("server-1", None, None), "no name of an initiator"),
             (wanted("iqn.2003-01.org.example:a b", None, None), "no name of an initiator"),
@@ -203,7 +215,7 @@ mod tests {
             (wanted("iqn.x", secret("a", "twelve bytes"), secret("b", "twelve bytes")), "the same secret"),
         ];
         for (wanted, words) in wrong {
-            let why = wanted.why_not().expect(words);
+            let why = wanted.checked().expect_err(words);
             assert!(why.contains(words), "{why}");
         }
     }

@@ -143,7 +143,9 @@ pub struct LostInitiator {
 }
 
 impl InitiatorAt {
-    fn of((volume, name, is_active): &(loadline_san_core::ids::VolumeId, String, bool)) -> InitiatorAt {
+    pub(super) fn of(
+        (volume, name, is_active): &(loadline_san_core::ids::VolumeId, String, bool),
+    ) -> InitiatorAt {
         InitiatorAt { volume: volume.0, name: name.clone(), is_active: *is_active }
     }
 }

@@ -241,14 +241,17 @@ fn remove(store: &mut dyn ConfigStore, name: &str) -> Result<Result<(), ManageEr
         let planned =
             planned.filter(|of| is_here(&of.device) && !catalog.replicas.contains_key(&of.id)).count();
         if planned > 0 {
+            let copies = if planned == 1 { "copy" } else { "copies" };
             return Ok(Err(ManageError::InUse(format!(
-                "a command makes {planned} more copies at node {name}: wait until the volume is ready, and run \
+                "a command makes {planned} more {copies} at node {name}: wait until the volume is ready, and run \
                  'loadline node drain {name}' then"
             ))));
         }
         if left > 0 {
+            let left =
+                if left == 1 { "1 copy of a volume".into() } else { format!("{left} copies of volumes") };
             return Ok(Err(ManageError::InUse(format!(
-                "node {name} still has {left} copies of volumes: run 'loadline node drain {name}' first, which also works if \
+                "node {name} still has {left}: run 'loadline node drain {name}' first, which also works if \
                  the node does not answer"
             ))));
         }

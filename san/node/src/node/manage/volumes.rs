@@ -12,6 +12,8 @@ use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::attached::{Use, WaysView};
+use super::clients::ClientsView;
 use super::{ManageError, listed};
 use crate::config::catalog::{
     self, Catalog, Replica, ReplicaState, SocketPlace, Volume, VolumeState, change,
@@ -110,32 +112,6 @@ pub fn check_size(bytes: u64) -> Result<(), String> {
     }
 }
 
-/// How a volume is used that is attached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Use {
-    /// Its name.
-    pub volume: String,
-    /// The node that owns it.
-    pub node: String,
-    /// How clients reach it, by the name of their protocol (`nbd`, `vhost-user-blk`).
-    pub ways: BTreeMap<String, WaysView>,
-    /// Whether clients over the network must connect by TLS, with a certificate.
-    pub requires_tls: bool,
-    /// Whether the attachment waits until its client starts. Until then the node that is named does not own the volume, and the present
-    /// attachment continues.
-    #[serde(default)]
-    pub waits: bool,
-}
-
-/// How clients of a protocol reach a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WaysView {
-    /// From anywhere: a URI; `null` if there is no such way.
-    pub network: Option<String>,
-    /// On the node's own machine: a URI, or the path of a socket.
-    pub local: Option<String>,
-}
-
 impl Node {
     /// Deletes a volume that is not attached.
     pub async fn delete_volume(&self, name: &str) -> Result<(), ManageError> {
@@ -161,10 +137,20 @@ impl Node {
         node: Option<&str>,
         key: Option<&str>,
     ) -> Result<Use, ManageError> {
+        let found = self.attachable(name, node).await?;
+        self.attach_here(name, found, key).await
+    }
+
+    /// Attaches a volume that was found to be [`attachable`](Self::attachable) at this node.
+    pub(super) async fn attach_here(
+        &self,
+        name: &str,
+        (id, volume, catalog): (u64, Volume, Catalog),
+        key: Option<&str>,
+    ) -> Result<Use, ManageError> {
         if let Some(key) = key {
             check_key(key)?;
         }
-        let (id, volume, catalog) = self.attachable(name, node).await?;
         let target = self.id();
         let wanted = key.map(str::to_owned);
         let attach = move |volume: &Volume| {
@@ -202,6 +188,9 @@ impl Node {
             },
             requires_tls: volume.requires_tls,
             waits: false,
+            lets_initiators_in: !volume.initiators.is_empty(),
+            disconnected: ClientsView::default(),
+            without_path: Vec::new(),
         })
     }
 
@@ -319,8 +308,14 @@ impl Node {
         self.id()
     }
 
-    /// A volume has no owner any more. With a key, only the attachment ends that has this key: if there is none, nothing is done.
-    pub async fn detach_volume(&self, name: &str, force: bool, key: Option<&str>) -> Result<(), ManageError> {
+    /// A volume has no owner any more. With a key, only the attachment ends that has this key: if there is none, nothing is done. Returns the
+    /// clients that were disconnected.
+    pub async fn detach_volume(
+        &self,
+        name: &str,
+        force: bool,
+        key: Option<&str>,
+    ) -> Result<ClientsView, ManageError> {
         self.refresh().await?;
         let (id, volume) = self.volume(name)?;
         let wanted = key.map(str::to_owned);
@@ -328,7 +323,7 @@ impl Node {
             volume.attached.is_some() && (wanted.is_none() || volume.attach_key == wanted)
         };
         if !is_it(&volume) {
-            return Ok(());
+            return Ok(ClientsView::default());
         }
         let (owner, address) = {
             let state = self.state();
@@ -347,27 +342,20 @@ impl Node {
                 "volume {name} is not detached: the node could not count the volume's clients in time. Try again"
             )));
         }
-        let clients: usize = self
-            .state()
-            .loops
-            .iter()
-            .flat_map(|of| &of.volumes)
-            .filter(|volume| volume.id.0 == id)
-            .map(|volume| volume.clients)
-            .sum();
-        if clients > 0 && !force {
+        let clients = self.clients_here(id);
+        if let Some(words) = clients.words().filter(|_| !force) {
             return Err(ManageError::InUse(format!(
-                "volume {name} has {clients} connections: stop its clients first, or detach the volume with --force, which disconnects the clients"
+                "volume {name} is used by {words}: stop its clients first, or detach the volume with --force, which disconnects the clients"
             )));
         }
         let detach = move |volume: &Volume| is_it(volume).then(|| volume.attached_at(None));
         if self.change_attached(id, detach).await?.is_none() {
-            return Ok(());
+            return Ok(ClientsView::default());
         }
         self.loop_of(id).give(LoopCommand::Detach(VolumeId(id)));
         self.reconcile_soon();
         match self.wait_until(SERVED, |state| !state.attached.contains(&id)).await {
-            true => Ok(()),
+            true => Ok(clients),
             false => Err(ManageError::TimedOut(format!(
                 "volume {name} is detached, but a data-path thread of this node does not respond and may still serve the \
                  volume. The thread stops serving the volume as soon as it responds"
