@@ -243,7 +243,7 @@ fn an_initiator_gets_its_volume_where_it_has_a_session_when_a_node_has_taken_ove
     let target = uri.split('/').nth(3).expect("it has a target");
     // The node with the other copy takes over, and the initiator has a session with the third one.
     let volume = shown(&cluster);
-    let has_copy = |node: u8| volume["copies"].to_string().contains(&format!("\"node-{node}\""));
+    let has_copy = |node: u8| volume["replicas"].to_string().contains(&format!("\"node-{node}\""));
     let third = [2, 3].into_iter().find(|node| !has_copy(*node)).expect("there are two copies");
     let mut sessions = [1, third]
         .map(|node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(target)).expect("it is let in"));

@@ -41,7 +41,8 @@ impl Task {
     /// Begins a command of this session.
     pub fn begin(unit: &mut Unit, nexus: NexusId, command: &Command) -> (Task, Step) {
         let id = unit.begin_task(nexus, command.ticket);
-        let mut task = Task { id, command: *command, held: None, work: Work::Answer, transfer: 0, has_written: false };
+        let mut task =
+            Task { id, command: *command, held: None, work: Work::Answer, transfer: 0, has_written: false };
         let step = match id {
             Some(id) => {
                 let begun = start::begin(unit, id, command, &mut task.transfer);

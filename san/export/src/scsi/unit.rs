@@ -258,7 +258,8 @@ impl Unit {
         self.become_known(about);
         if self.active_elsewhere().is_some_and(|now| was_elsewhere != Some(now)) {
             let stand_by = self.nexuses.values().filter(|nexus| !nexus.is_active);
-            let unserved = |nexus: &Nexus| Unserved { initiator: nexus.name.initiator.clone(), is_lost: false };
+            let unserved =
+                |nexus: &Nexus| Unserved { initiator: nexus.name.initiator.clone(), is_lost: false };
             self.unserved.extend(stand_by.map(unserved));
         }
         if old != self.about.bytes {

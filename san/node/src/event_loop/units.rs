@@ -127,7 +127,9 @@ impl EventLoop {
             }
         }
         self.wake_units(id);
-        let Some(host) = self.units.hosts.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else { return };
+        let Some(host) = self.units.hosts.get_mut(&id).filter(|host| wanted == Some(host.wanted)) else {
+            return;
+        };
         host.is_fresh = true;
         self.settle_unit(id);
     }
@@ -242,7 +244,7 @@ impl EventLoop {
     /// Lets in clients of a unit that core has let in, or asks for its reservations.
     fn settle_unit(&mut self, id: VolumeId) {
         let is_let_in = |client: &mut Client| client.standby == Some(StandsBy::LetIn);
-        let stand_by = self.front_ends.stand_by(id) && self.front_ends.of_volume(id).any(|of| is_let_in(of));
+        let stand_by = self.front_ends.stand_by(id) && self.front_ends.of_volume(id).any(is_let_in);
         let Some(host) = self.units.hosts.get_mut(&id) else { return };
         if host.held.is_empty() && !stand_by || !self.volumes.get(id).is_some_and(|host| host.owned) {
             return;
@@ -264,7 +266,8 @@ impl EventLoop {
     }
 
     fn let_in_to_unit(&mut self, id: VolumeId) {
-        let held = self.units.hosts.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
+        let held =
+            self.units.hosts.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
         for (new, _) in held {
             match self.volumes.get(id).is_some_and(|host| host.is_old(&new)) {
                 true => super::why::refuse(new, &Why::Old),

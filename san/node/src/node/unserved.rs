@@ -260,7 +260,11 @@ mod tests {
         let of_b = |clients| node(&[("b", true)], clients);
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, both.clone())]), Outcome::Moves(3));
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, a)]), Outcome::Waits);
-        assert_eq!(becomes(&catalog, &[(1, of_b(2)), (3, both.clone())]), Outcome::Waits, "one of another protocol");
+        assert_eq!(
+            becomes(&catalog, &[(1, of_b(2)), (3, both.clone())]),
+            Outcome::Waits,
+            "one of another protocol"
+        );
         // One that has lost its session may come back at once.
         let (a, none) = (node(&[("a", false)], 0), node(&[], 0));
         assert_eq!(becomes(&catalog, &[(1, lost("b", none.clone())), (2, a.clone())]), Outcome::Waits);

@@ -381,7 +381,9 @@ impl Node {
         let lost = loops.iter().flatten().flat_map(|of| &of.lost_initiators);
         LocalView {
             initiators: initiators.map(InitiatorAt::of).collect(),
-            lost_initiators: lost.map(|(id, name)| LostInitiator { volume: id.0, name: name.clone() }).collect(),
+            lost_initiators: lost
+                .map(|(id, name)| LostInitiator { volume: id.0, name: name.clone() })
+                .collect(),
             node: self.name().into(),
             incarnation: self.0.me.incarnation.0,
             store_fault: state.store.fault().map(|fault| fault.text),
