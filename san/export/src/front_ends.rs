@@ -140,6 +140,13 @@ impl Protocol {
         }
     }
 
+    /// The initiator as which a client of this protocol has logged in, if it is one of iSCSI.
+    pub fn initiator_of(self, chosen: &Chosen) -> Option<String> {
+        let decoded =
+            (self == Protocol::Iscsi).then(|| iscsi::negotiated::Negotiated::decode(&chosen.negotiated));
+        decoded?.map(|of| of.initiator)
+    }
+
     /// Whether clients have paths to several nodes: those at a node that does not own the volume are let in, and stand by.
     pub fn stands_by(self) -> bool {
         match self {
@@ -271,6 +278,10 @@ impl Session for AnySession {
 
     fn longest_wait(&mut self, slot: u32) -> Option<Duration> {
         each!(self.longest_wait(slot))
+    }
+
+    fn has_waited(&mut self, waited: Duration) {
+        each!(self.has_waited(waited))
     }
 
     fn attached(&mut self, attachment: Attachment) {

@@ -171,6 +171,9 @@ pub trait Session {
         None
     }
 
+    /// What the client has sent until now may have waited so long, since the session could not begin earlier.
+    fn has_waited(&mut self, _waited: Duration) {}
+
     /// The volume was attached again, and no other node has owned it meanwhile. A session that stands by carries requests out from now on.
     fn attached(&mut self, _attachment: Attachment) {}
 

@@ -238,6 +238,26 @@ fn a_command_of_several_steps_that_takes_too_long_fails_and_its_session_goes_on(
 }
 
 #[test]
+fn what_has_waited_before_the_session_could_begin_counts() {
+    let (mut target, mut volume) = ready(usual());
+    target.connection().has_waited(Duration::from_secs(6));
+    let read = |target: &mut Target| {
+        let number = target.next();
+        target.send(command(&cdb16(operation::READ_16, 0, 1), READ, number, number, 512), &[]);
+        target.requests.pop().expect("it reads")
+    };
+    let mut first = read(&mut target);
+    assert_eq!(target.connection().longest_wait(first.slot), Some(Duration::from_secs(3)));
+    pass(&mut target).expect("the session goes on");
+    let second = read(&mut target);
+    assert_eq!(target.connection().longest_wait(second.slot), Some(Duration::from_secs(9)));
+    for request in [std::mem::replace(&mut first, second)] {
+        volume.carry_out(target.connection(), request, 1).expect("the session goes on");
+    }
+    assert!(end(&mut target).contains("has waited for"), "the other one is not carried out");
+}
+
+#[test]
 fn what_is_refused_after_a_part_was_carried_out_has_failed() {
     let (mut target, mut volume) = ready(usual());
     let number = target.next();

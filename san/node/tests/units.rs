@@ -171,6 +171,12 @@ fn an_initiator_is_let_in_only_when_reservations_were_read_since_the_volume_is_o
     for read_earlier in [None, Some(first - 1)] {
         orders.give(unit(Reservations::default(), read_earlier));
     }
+    // Meanwhile it counts as one that has a session here.
+    orders.give(LoopCommand::ReportState);
+    let LoopEvent::State(state) = events.recv_timeout(WAIT).expect("the loop runs") else {
+        panic!("nothing else is to come")
+    };
+    assert_eq!(state.initiators, [(VOLUME, "iqn.new".to_owned(), false)]);
     orders.give(unit(reserved(), Some(first)));
     assert_eq!(new.answered(), (CHECK_CONDITION, Some(BEGAN)));
     assert_eq!(new.answered(), (CONFLICT, None), "another one has reserved it");

@@ -161,6 +161,10 @@ impl session::Session for Connection {
         self.session.tasks().longest_wait(slot)
     }
 
+    fn has_waited(&mut self, waited: Duration) {
+        self.session.tasks().waited_before = waited;
+    }
+
     fn attached(&mut self, _attachment: Attachment) {
         self.session.serve();
     }

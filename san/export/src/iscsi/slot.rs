@@ -60,8 +60,8 @@ pub(super) fn command_of(pdu: &Pdu, ticket: u32) -> Command {
 }
 
 impl Slot {
-    /// Of a command that has just come. If it is of another LUN, it is over.
-    pub(super) fn new(pdu: Pdu, ticket: u32, parameters: &Parameters) -> Slot {
+    /// Of a command that has just come, and may have waited so long before. If it is of another LUN, it is over.
+    pub(super) fn new(pdu: Pdu, ticket: u32, parameters: &Parameters, waited: Duration) -> Slot {
         let (header, command) = (pdu.header, command_of(&pdu, ticket));
         Slot {
             tag: header.task_tag(),
@@ -70,7 +70,7 @@ impl Slot {
             transfer: Transfer::new(pdu, parameters),
             state: if header.lun() == [0; 8] { State::Waits } else { State::Over(wrong_lun(&command)) },
             is_ended: false,
-            waited: Duration::ZERO,
+            waited,
             waited_before: Duration::ZERO,
             fills: Vec::new(),
             sector: 0,

@@ -53,6 +53,8 @@ pub(super) struct Tasks {
     unsettled: usize,
     /// The next tag by which data is asked for.
     transfer_tag: u32,
+    /// How long commands that come now may have waited before they could be received.
+    pub(super) waited_before: Duration,
     /// Commands that were answered since this was last taken.
     pub(super) answered: usize,
     /// What the volume is to carry out.
@@ -77,6 +79,7 @@ impl Tasks {
             bytes: 0,
             unsettled: 0,
             transfer_tag: 0,
+            waited_before: Duration::ZERO,
             answered: 0,
             requests: Vec::new(),
             changes: Vec::new(),
@@ -112,6 +115,7 @@ impl Tasks {
     pub(super) fn pass(&mut self, passed: Duration, has_unsent: bool) -> Duration {
         // One that has not begun waits for those before it.
         let is_slow = self.unsettled > 0 || has_unsent;
+        self.waited_before = Duration::ZERO;
         let slots = self.slots.iter_mut().flatten();
         slots.map(|slot| slot.pass(passed, is_slow)).max().unwrap_or_default()
     }
@@ -147,7 +151,7 @@ impl Tasks {
             return self.reply(header.task_tag(), &command, answer, read, 0, sender);
         }
         let ticket = self.free.pop().unwrap_or(self.slots.len() as u32);
-        let slot = Slot::new(pdu, ticket, &self.parameters);
+        let slot = Slot::new(pdu, ticket, &self.parameters, self.waited_before);
         let is_over = matches!(slot.state, State::Over(_));
         match self.slots.get_mut(ticket as usize) {
             Some(place) => *place = Some(slot),

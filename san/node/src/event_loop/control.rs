@@ -182,7 +182,7 @@ impl EventLoop {
             clients: self.front_ends.len(),
             replicas: self.replicas.states(),
             scrubs: self.replicas.scrubs(),
-            initiators: self.units.initiators(),
+            initiators: self.initiators(),
             lost_initiators: self.units.lost(self.now),
             obeyed: self.units.obeyed_versions(),
         }

@@ -20,6 +20,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use loadline_san_core::ids::VolumeId;
@@ -90,7 +91,7 @@ impl Units {
     }
 
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
-    pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
+    fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
         let of = |(id, host): (&VolumeId, &UnitHost)| {
             let unit = host.unit.borrow();
             unit.initiators().map(|(name, is_active)| (*id, name.to_owned(), is_active)).collect::<Vec<_>>()
@@ -100,6 +101,17 @@ impl Units {
 }
 
 impl EventLoop {
+    /// The initiators of all sessions, each with its volume, and whether it reaches the volume here. One that is to be let in has a session,
+    /// too.
+    pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
+        let volumes = self.volumes.iter().flat_map(|host| host.arriving.iter().chain(&host.announced));
+        let held = self.units.hosts.values().flat_map(|host| &host.held);
+        let coming = volumes
+            .chain(held)
+            .filter_map(|(new, _)| Some((new.volume, new.protocol.initiator_of(&new.chosen)?, false)));
+        self.units.initiators().into_iter().chain(coming).collect()
+    }
+
     /// A volume has this logical unit. `wanted`: its reservations were read after the loop asked for that by this number.
     pub(super) fn set_unit(
         &mut self,
@@ -159,14 +171,14 @@ impl EventLoop {
             return super::why::refuse(new, &Why::TooMany);
         }
         let id = new.volume;
-        self.open_on_unit(new, Some(StandsBy::Waits));
+        self.open_on_unit(new, Some(StandsBy::Waits), Duration::ZERO);
         if self.has_unannounced(id) {
             self.local.push_back(Local::Attach(id));
         }
     }
 
-    /// Opens the session of a client on the unit of its volume.
-    pub(super) fn open_on_unit(&mut self, new: NewClient, standby: Option<StandsBy>) {
+    /// Opens the session of a client on the unit of its volume. It has waited so long for that.
+    pub(super) fn open_on_unit(&mut self, new: NewClient, standby: Option<StandsBy>, waited: Duration) {
         let origin = ClientOrigin::of(&new);
         let NewClient { channel, volume, bytes, protocol, chosen, .. } = new;
         let unit = self.units.unit(volume);
@@ -176,6 +188,7 @@ impl EventLoop {
             Ok(session) => {
                 let mut client = Client::new(session, volume, origin);
                 client.standby = standby;
+                client.session.has_waited(waited);
                 if standby.is_none()
                     && let Some(host) = self.volumes.get_mut(volume)
                 {
@@ -268,10 +281,11 @@ impl EventLoop {
     fn let_in_to_unit(&mut self, id: VolumeId) {
         let held =
             self.units.hosts.get_mut(&id).map(|host| std::mem::take(&mut host.held)).unwrap_or_default();
-        for (new, _) in held {
+        for (new, since) in held {
+            let waited = Duration::from_nanos(self.now.since(since));
             match self.volumes.get(id).is_some_and(|host| host.is_old(&new)) {
                 true => super::why::refuse(new, &Why::Old),
-                false => self.open_on_unit(new, None),
+                false => self.open_on_unit(new, None, waited),
             }
         }
         let Some(attachment) = self.volumes.attachment(id) else { return };

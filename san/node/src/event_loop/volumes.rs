@@ -45,6 +45,10 @@ impl Volumes {
     }
 
     /// All volumes of the loop, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &VolumeHost> {
+        self.hosts.values()
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut VolumeHost> {
         self.hosts.values_mut()
     }

@@ -2,7 +2,6 @@
 
 use loadline_san_core::ids::VolumeId;
 use loadline_san_export::front_ends::Protocol;
-use loadline_san_export::iscsi::negotiated::Negotiated;
 use loadline_san_export::login::Chosen;
 
 use super::Node;
@@ -28,12 +27,6 @@ pub(super) struct Admission {
 /// Logs why a connection of a client ends before it has a volume.
 pub(super) fn ends(from: &str, why: &str) {
     strangers::info("clients", why, None, from, &format!("client {from} is disconnected: {why}"));
-}
-
-/// The initiator as which a client has logged in, if it is one of iSCSI.
-pub(super) fn initiator_of(protocol: Protocol, chosen: &Chosen) -> Option<String> {
-    let negotiated = (protocol == Protocol::Iscsi).then(|| Negotiated::decode(&chosen.negotiated))?;
-    negotiated.map(|of| of.initiator)
 }
 
 impl Node {

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use super::admission::{Admission, ends, initiator_of};
+use super::admission::{Admission, ends};
 use super::connection::{Connection, Socket};
 use super::forward::{ForwardedClient, Route};
 use super::standing::{Rooms, Standing};
@@ -201,7 +201,7 @@ impl Node {
                 }
             };
             let RequestedVolume { id, name, export, fence, place } = volume;
-            let initiator = initiator_of(protocol, &chosen).filter(|_| !is_local);
+            let initiator = protocol.initiator_of(&chosen).filter(|_| !is_local);
             match place {
                 Place::Here => {
                     drop(standing);
