@@ -206,7 +206,10 @@ fn a_slow_etcd_delays_changes_and_nothing_is_lost() {
         if code == 0 {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "an etcd that is slow is not away: {code}, {text}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "an etcd that is slow is not away: {code}, {text}"
+        );
     }
     // A node with a copy dies, and then the owner: each change of the record takes a second or more.
     let owner = cluster.owner("disk");

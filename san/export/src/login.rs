@@ -36,6 +36,9 @@ pub struct Initiator {
     /// How the volume proves its name to it, if the initiator asks for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual: Option<Credential>,
+    /// Another number whenever the volume names it after it did not: sessions of one naming end with it.
+    #[serde(default)]
+    pub naming: u64,
 }
 
 /// A user and the secret that proves it.

@@ -130,7 +130,7 @@ fn log_in(random: &mut Random) {
     let said = login_requests(random);
     let mut login = TargetLogin::new(random.one_in(2));
     let chap = Some(Credential { user: "user".into(), secret: "secret".into() });
-    let known = Initiator { name: "iqn.x".into(), chap: chap.clone(), mutual: chap };
+    let known = Initiator { name: "iqn.x".into(), chap: chap.clone(), mutual: chap, naming: 0 };
     let initiators = if random.one_in(2) { vec![known] } else { Vec::new() };
     let export = Export { bytes: 1 << 30, most: 4096, group: 1, initiators, ..Export::default() };
     let (mut left, mut sent) = (&said[..], Vec::new());

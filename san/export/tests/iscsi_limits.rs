@@ -12,6 +12,7 @@ use loadline_base::iscsi::{Header, IMMEDIATE, NO_TAG, field, flag, function, opc
 use loadline_base::scsi::{Status, operation};
 use loadline_san_core::volume::Failure;
 use loadline_san_export::iscsi::parameters::Parameters;
+use loadline_san_export::scsi::task::ChangeFailed;
 use loadline_san_export::session::{Session as _, SessionEnd};
 
 /// Time passes in such steps.
@@ -255,6 +256,27 @@ fn what_has_waited_before_the_session_could_begin_counts() {
         volume.carry_out(target.connection(), request, 1).expect("the session goes on");
     }
     assert!(end(&mut target).contains("has waited for"), "the other one is not carried out");
+}
+
+#[test]
+fn a_change_of_reservations_for_which_no_time_is_left_is_refused() {
+    let (mut target, _) = ready(usual());
+    let (cdb, mut keys) = ([operation::PERSISTENT_RESERVE_OUT, 6, 0, 0, 0, 0, 0, 0, 24, 0], [0; 24]);
+    keys[15] = 7;
+    for _ in 0..2 {
+        let number = target.next();
+        target.send(command(&cdb, WRITE, number, number, 24), &keys);
+    }
+    let (ticket, _) = target.changes.pop().expect("the first one changes them");
+    assert!(target.changes.is_empty(), "the other one waits for it");
+    for _ in 0..6 {
+        pass(&mut target).expect("the session goes on");
+    }
+    target.connection().changed(ticket, Err(ChangeFailed::Unavailable));
+    target.turn().expect("the session goes on");
+    let statuses: Vec<u8> = target.received().iter().map(|pdu| pdu.status().0).collect();
+    assert_eq!(statuses, [Status::Busy as u8, Status::TaskSetFull as u8]);
+    assert!(target.changes.is_empty());
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn guarded() -> Export {
     let credential = |user: &str, secret: &str| Some(Credential { user: user.into(), secret: secret.into() });
     let chap = credential("host", "secret of the host");
     let mutual = credential("array", "secret of the array");
-    Export { initiators: vec![Initiator { name: NAME.to_uppercase(), chap, mutual }], ..volume() }
+    Export { initiators: vec![Initiator { name: NAME.to_uppercase(), chap, mutual, naming: 0 }], ..volume() }
 }
 
 /// A login, and what answers its questions.
@@ -263,6 +263,7 @@ fn windows_logs_in() {
             name: "iqn.1991-05.com.microsoft:host".into(),
             chap: None,
             mutual: None,
+            naming: 0,
         }],
         ..volume()
     };

@@ -42,6 +42,7 @@ fn libiscsi_proves_its_name() {
         name: "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq".into(),
         chap: credential("host", "0123456789ab"),
         mutual: credential("array", "ba9876543210"),
+        naming: 0,
     };
     let portal = Portal::new(vec![known], false);
     let Some(output) = run("iscsi-inq", &[&portal.uri("host%0123456789ab")]) else { return };

@@ -69,7 +69,7 @@ impl Initiator {
             protocol: Protocol::Iscsi,
             chosen: Chosen { negotiated: negotiated.encode(), rest: Vec::new() },
             certificate: None,
-            initiator: from_afar.then(|| name.into()),
+            initiator: from_afar.then(|| (name.into(), 1)),
         };
         orders.give(LoopCommand::Client(Box::new(new)));
         Initiator { stream: ours, number: 1 }

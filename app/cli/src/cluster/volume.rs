@@ -312,8 +312,8 @@ fn attach(args: &AttachTo) -> Result<Exit, Failed> {
             let without = match without.as_slice() {
                 [] => String::new(),
                 some => format!(
-                    ". Initiators of {} have no session at the new owner ('loadline volume show NAME'): the volume moves to where they have \
-                     one within seconds",
+                    ". Initiators of {} have no session at the new owner ('loadline volume show NAME'). Such a volume moves to where they \
+                     have one within seconds, unless another client uses it",
                     alike::volumes(some)
                 ),
             };

@@ -194,6 +194,7 @@ mod tests {
             name: "iqn.2003-01.org.example:a".into(),
             chap: credential("user", "a secret of the initiator"),
             mutual: credential("volume", "a secret of the target"),
+            naming: 0,
         }
     }
 

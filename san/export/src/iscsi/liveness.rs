@@ -23,6 +23,9 @@ pub(super) const LONGEST: Duration = Duration::from_secs(11);
 /// How long a command may have waited when the volume begins a step of it. It is refused then, which the session's end cannot say.
 pub(super) const UNBEGUN: Duration = Duration::from_secs(9);
 
+/// How long a change of the configuration takes at most.
+pub(super) const CHANGED: Duration = Duration::from_secs(9);
+
 /// What is known of an initiator by its connection.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use loadline_base::iscsi::{attribute, field, flag};
 use loadline_san_core::map::Map;
 
-use super::liveness::UNBEGUN;
+use super::liveness::{CHANGED, LONGEST, UNBEGUN};
 use super::parameters::Parameters;
 use super::reader::Pdu;
 use super::transfer::Transfer;
@@ -100,6 +100,11 @@ impl Slot {
     pub(super) fn begin_step(&mut self) -> bool {
         self.waited_before = self.waited;
         self.waited < UNBEGUN
+    }
+
+    /// The configuration is to be changed for it. Whether there is time for that.
+    pub(super) fn may_change(&self) -> bool {
+        self.waited + CHANGED <= LONGEST
     }
 
     /// How long its step may wait until it begins.

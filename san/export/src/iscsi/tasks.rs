@@ -252,6 +252,11 @@ impl Tasks {
                 let step = task.refuse(&mut self.unit.borrow_mut());
                 return self.proceed(ticket, task, step, pool, sender);
             }
+            Step::Change(_) if !slot.may_change() => {
+                let mut task = task;
+                let step = task.refuse(&mut self.unit.borrow_mut());
+                return self.proceed(ticket, task, step, pool, sender);
+            }
             Step::Block { operation, sector, sectors } => {
                 (slot.state, slot.sector) = (State::AtWork(task), sector);
                 slot.fills.clear();

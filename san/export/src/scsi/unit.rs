@@ -65,6 +65,8 @@ pub(super) enum Held {
 #[derive(Debug)]
 pub struct Unit {
     about: About,
+    /// The same as it was told: what it knows of ports is derived from this and from its sessions.
+    told: About,
     reservations: Reservations,
     /// The version of them in the configuration.
     version: u64,
@@ -110,6 +112,7 @@ impl Unit {
     pub fn new(about: About, reservations: Reservations) -> Unit {
         let mut unit = Unit {
             about: about.clone(),
+            told: about.clone(),
             reservations,
             version: 0,
             changing: None,
@@ -123,7 +126,7 @@ impl Unit {
             is_woken: false,
             unserved: Vec::new(),
         };
-        unit.become_known(about);
+        unit.become_known();
         unit
     }
 
@@ -255,15 +258,23 @@ impl Unit {
     /// node owns it, initiators of this one may not reach it any more.
     pub fn change(&mut self, about: About) {
         let (old, was_elsewhere) = (self.about.bytes, self.active_elsewhere());
-        self.become_known(about);
+        self.told = about;
+        self.become_known();
         if self.active_elsewhere().is_some_and(|now| was_elsewhere != Some(now)) {
+            self.report_standing_by();
+        }
+        if old != self.about.bytes {
+            self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::SizeChanged));
+        }
+    }
+
+    /// If another node owns the unit, initiators of this one may not reach it.
+    pub fn report_standing_by(&mut self) {
+        if self.active_elsewhere().is_some() {
             let stand_by = self.nexuses.values().filter(|nexus| !nexus.is_active);
             let unserved =
                 |nexus: &Nexus| Unserved { initiator: nexus.name.initiator.clone(), is_lost: false };
             self.unserved.extend(stand_by.map(unserved));
-        }
-        if old != self.about.bytes {
-            self.nexuses.values_mut().for_each(|nexus| nexus.attentions.add(Attention::SizeChanged));
         }
     }
 
@@ -274,13 +285,13 @@ impl Unit {
         if nexus.has_begun && !was_active {
             nexus.attentions.add(Attention::StatesChanged);
         }
-        self.become_known(self.about.clone());
+        self.become_known();
     }
 
     /// This node does not own the volume any more: no session reaches it, and all are told (2A/06).
     pub fn deactivate_all(&mut self) {
         self.nexuses.values_mut().for_each(|nexus| nexus.is_active = false);
-        self.become_known(self.about.clone());
+        self.become_known();
     }
 
     /// The initiators that may not reach the volume at all, since this was last called.
@@ -309,8 +320,9 @@ impl Unit {
         self.nexuses.get(&nexus).is_some_and(|nexus| nexus.is_active)
     }
 
-    /// What it says of itself becomes this, but for its own state. No two ports are active: what it knows of others may be old.
-    fn become_known(&mut self, mut about: About) {
+    /// What it says of itself becomes what it was told, but for its own state. No two ports are active: what it knows of others may be old.
+    fn become_known(&mut self) {
+        let mut about = self.told.clone();
         let is_active = self.nexuses.values().any(|nexus| nexus.is_active);
         for port in &mut about.ports {
             if port.group == about.here {

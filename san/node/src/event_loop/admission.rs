@@ -31,7 +31,8 @@ impl EventLoop {
         let is_new_stranger = |new: &NewClient| is_stranger(new.certificate.as_deref(), &new.from);
         let strangers =
             || front_ends.strangers() + waiting().filter(|(other, _)| is_new_stranger(other)).count();
-        if !has_room(front_ends.len() + waiting().count(), strangers, is_new_stranger(&new)) {
+        let all = front_ends.len() + waiting().count() + self.units.held_count();
+        if !has_room(all, strangers, is_new_stranger(&new)) {
             return refuse(new, &Why::TooMany);
         }
         host.arriving.push((new, self.now));
@@ -47,7 +48,7 @@ impl EventLoop {
         let coming = std::mem::take(&mut host.arriving);
         let come = std::mem::replace(&mut host.announced, coming);
         let more = !host.announced.is_empty();
-        for (new, _) in come {
+        for (new, since) in come {
             let Some(host) = self.volumes.get_mut(id) else { return false };
             if host.is_old(&new) {
                 refuse(new, &Why::Old);
@@ -59,7 +60,7 @@ impl EventLoop {
                 continue;
             }
             match new.protocol.stands_by() {
-                true => self.hold_for_unit(new),
+                true => self.hold_for_unit(new, since),
                 false => self.open_session(new),
             }
         }

@@ -19,8 +19,8 @@ pub(super) struct ClientOrigin {
     pub(super) session: Option<SessionId>,
     /// The fingerprint of the certificate by which this node has let it in.
     pub(super) certificate: Option<String>,
-    /// The initiator as which this node has let it in, from beyond its machine.
-    pub(super) initiator: Option<String>,
+    /// The initiator as which this node has let it in, from beyond its machine, and the number of its naming.
+    pub(super) initiator: Option<(String, u64)>,
 }
 
 /// What a client waits for.

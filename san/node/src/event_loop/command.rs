@@ -102,8 +102,8 @@ pub struct NewClient {
     pub chosen: Chosen,
     /// The fingerprint of the certificate by which it was let in. `None` if it needs none, or another node has let it in.
     pub certificate: Option<String>,
-    /// The initiator of iSCSI as which it was let in, if it came from beyond this machine.
-    pub initiator: Option<String>,
+    /// The initiator of iSCSI as which it was let in, if it came from beyond this machine, and the number of its naming.
+    pub initiator: Option<(String, u64)>,
 }
 
 /// A command of the control path to a loop.

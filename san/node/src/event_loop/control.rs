@@ -136,7 +136,11 @@ impl EventLoop {
             LoopCommand::Scrub(ids) => self.replicas.scrub(&ids),
             LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),
-            LoopCommand::ReportState => (self.report)(LoopEvent::State(Box::new(self.state()))),
+            LoopCommand::ReportState => {
+                // Who has just lost a session is in one of the two lists.
+                self.report_unserved();
+                (self.report)(LoopEvent::State(Box::new(self.state())));
+            }
             LoopCommand::Stop => self.stopped = true,
         }
     }

@@ -54,6 +54,8 @@ struct UnitHost {
 
 /// How long an initiator counts that has lost its session: it may come back.
 const MAY_COME_BACK_NS: u64 = 15_000_000_000;
+/// How often all initiators that stand by are reported, whatever has become of earlier reports.
+const SWEEP_NS: u64 = 30_000_000_000;
 /// The most initiators of a unit that count so.
 const MOST_LOST: usize = 256;
 
@@ -63,6 +65,8 @@ pub(super) struct Units {
     hosts: HashMap<VolumeId, UnitHost, RandomState>,
     /// The last number by which reservations are asked for: no two units have the same.
     wanted: u64,
+    /// When all initiators that stand by were reported last.
+    swept: Option<Moment>,
 }
 
 impl Units {
@@ -74,6 +78,11 @@ impl Units {
     /// Clients that core has let in, and that wait until reservations were read; and since when.
     pub(super) fn held(&mut self) -> impl Iterator<Item = &mut Vec<(NewClient, Moment)>> {
         self.hosts.values_mut().map(|host| &mut host.held)
+    }
+
+    /// How many clients wait so.
+    pub(super) fn held_count(&self) -> usize {
+        self.hosts.values().map(|host| host.held.len()).sum()
     }
 
     /// The version of the reservations that each unit obeys.
@@ -270,9 +279,9 @@ impl EventLoop {
     }
 
     /// A client of a unit that core has let in: it comes in as soon as the unit's reservations were read.
-    pub(super) fn hold_for_unit(&mut self, new: NewClient) {
+    pub(super) fn hold_for_unit(&mut self, new: NewClient, since: Moment) {
         match self.units.hosts.get_mut(&new.volume) {
-            Some(host) if host.held.len() < MOST_CLIENTS => host.held.push((new, self.now)),
+            Some(host) if host.held.len() < MOST_CLIENTS => host.held.push((new, since)),
             Some(_) => super::why::refuse(new, &Why::TooMany),
             None => super::why::refuse(new, &Why::Detached),
         }
@@ -325,8 +334,16 @@ impl EventLoop {
 
     /// Reports the initiators that may not reach their volumes by any path.
     pub(super) fn report_unserved(&mut self) {
+        let sweeps = self.units.swept.is_none_or(|at| self.now.since(at) >= SWEEP_NS);
+        if sweeps {
+            self.units.swept = Some(self.now);
+        }
         for (id, host) in &mut self.units.hosts {
-            let unserved = host.unit.borrow_mut().take_unserved();
+            let mut unit = host.unit.borrow_mut();
+            if sweeps {
+                unit.report_standing_by();
+            }
+            let unserved = unit.take_unserved();
             for of in unserved.iter().filter(|of| of.is_lost) {
                 host.lost.retain(|(name, _)| *name != of.initiator);
                 host.lost.push_back((of.initiator.clone(), self.now));

@@ -10,8 +10,8 @@ use crate::config::catalog::{Catalog, Volume};
 pub struct Accesses {
     /// The fingerprint of each certificate, and the SHA-256 of each token, with its role.
     proofs: BTreeMap<String, Role>,
-    /// The initiators that each volume lets in from anywhere.
-    initiators: BTreeMap<u64, BTreeSet<String>>,
+    /// The initiators that each volume lets in from anywhere, with the numbers of their namings.
+    initiators: BTreeMap<u64, BTreeSet<(String, u64)>>,
 }
 
 impl Accesses {
@@ -22,7 +22,8 @@ impl Accesses {
         // A node may do everything, whatever an access says that has its certificate.
         let proofs = accesses.chain(nodes.map(|of| (of.clone(), Role::Operator))).collect();
         let volumes = catalog.volumes.iter().filter(|(_, (volume, _))| !volume.initiators.is_empty());
-        let names = |volume: &Volume| volume.initiators.iter().map(|of| of.name.clone()).collect();
+        let names =
+            |volume: &Volume| volume.initiators.iter().map(|of| (of.name.clone(), of.naming)).collect();
         let initiators = volumes.map(|(id, (volume, _))| (*id, names(volume))).collect();
         Accesses { proofs, initiators }
     }
@@ -37,8 +38,8 @@ impl Accesses {
         matches!(self.proofs.get(certificate), Some(Role::Client | Role::Operator))
     }
 
-    /// Whether the volume lets this initiator in, from anywhere.
-    pub fn let_in(&self, volume: u64, initiator: &str) -> bool {
+    /// Whether the volume lets this initiator in, from anywhere, by the naming of this number.
+    pub fn let_in(&self, volume: u64, initiator: &(String, u64)) -> bool {
         self.initiators.get(&volume).is_some_and(|names| names.contains(initiator))
     }
 }
@@ -47,6 +48,25 @@ impl Accesses {
 mod tests {
     use super::*;
     use crate::identity::access::Access;
+
+    #[test]
+    fn an_initiator_that_was_removed_and_named_again_is_another_one() {
+        let accesses = |initiators: serde_json::Value| {
+            let volume = serde_json::json!({
+                "name": "d", "copies": 1, "least": 1, "stripes": 1, "unit_blocks": 1, "group_blocks": 1, "blocks": 1, "lease_ms": 600,
+                "log_bytes": 1, "attached": 1, "state": "ready", "initiators": initiators,
+            });
+            let mut catalog = Catalog::default();
+            catalog.volumes.insert(7, (serde_json::from_value(volume).unwrap(), 1));
+            Accesses::of(&catalog)
+        };
+        let (first, second) = (("iqn.a".to_owned(), 1), ("iqn.a".to_owned(), 2));
+        let named = |naming: u64| accesses(serde_json::json!([{ "name": "iqn.a", "naming": naming }]));
+        assert!(named(1).let_in(7, &first) && !named(1).let_in(8, &first));
+        assert!(!named(2).let_in(7, &first) && named(2).let_in(7, &second));
+        assert_ne!(named(1), named(2), "loops are told");
+        assert!(!accesses(serde_json::json!([])).let_in(7, &first));
+    }
 
     #[test]
     fn certificates_of_nodes_and_accesses_may_do_what_their_role_says_and_others_nothing() {

@@ -20,8 +20,8 @@ pub(super) struct Admission {
     pub(super) chosen: Chosen,
     /// The fingerprint of the certificate by which it was let in.
     pub(super) certificate: Option<String>,
-    /// The initiator as which it was let in, if it came from beyond this machine.
-    pub(super) initiator: Option<String>,
+    /// The initiator as which it was let in, if it came from beyond this machine, and the number of its naming.
+    pub(super) initiator: Option<(String, u64)>,
 }
 
 /// Logs why a connection of a client ends before it has a volume.

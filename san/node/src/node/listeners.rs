@@ -201,7 +201,10 @@ impl Node {
                 }
             };
             let RequestedVolume { id, name, export, fence, place } = volume;
-            let initiator = protocol.initiator_of(&chosen).filter(|_| !is_local);
+            let initiator = protocol.initiator_of(&chosen).filter(|_| !is_local).map(|name| {
+                let known = export.initiators.iter().find(|of| of.name == name);
+                (name, known.map_or(0, |of| of.naming))
+            });
             match place {
                 Place::Here => {
                     drop(standing);

@@ -16,7 +16,7 @@ use loadline_san_protocol::record;
 use tokio::time::Instant;
 
 use super::Node;
-use super::manage::local::LocalView;
+use super::manage::local::{InitiatorAt, LocalView};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Volume, VolumeState, change};
 
@@ -38,6 +38,16 @@ pub(super) struct UnservedInitiators {
     is_watched: bool,
 }
 
+impl UnservedInitiators {
+    /// An initiator is looked at then, or earlier if that was to be.
+    fn add(&mut self, of: (u64, String), at: Instant) {
+        if self.due.len() < MOST || self.due.contains_key(&of) {
+            let due = self.due.entry(of).or_insert(at);
+            *due = at.min(*due);
+        }
+    }
+}
+
 /// What becomes of an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
@@ -55,12 +65,7 @@ impl Node {
         let mut state = self.state();
         let now = Instant::now();
         for Unserved { initiator, is_lost } in some {
-            let at = now + if is_lost { COMES_BACK } else { LOGS_IN };
-            if state.unserved.due.len() >= MOST {
-                break;
-            }
-            let due = state.unserved.due.entry((id, initiator)).or_insert(at);
-            *due = at.min(*due);
+            state.unserved.add((id, initiator), now + if is_lost { COMES_BACK } else { LOGS_IN });
         }
         if !std::mem::replace(&mut state.unserved.is_watched, true) {
             let this = self.clone();
@@ -81,11 +86,9 @@ impl Node {
             // A shorter wait may begin meanwhile.
             tokio::time::sleep_until(next.min(Instant::now() + COMES_BACK)).await;
             let now = Instant::now();
-            let due: Vec<(u64, String)> = {
-                let state = self.state();
-                let due = state.unserved.due.iter().filter(|(_, due)| **due <= now);
-                due.map(|(of, _)| of.clone()).collect()
-            };
+            // What is reported from now on is looked at once more.
+            let due: Vec<(u64, String)> =
+                self.state().unserved.due.extract_if(.., |_, due| *due <= now).map(|(of, _)| of).collect();
             if !due.is_empty() {
                 self.look_at_unserved(due).await;
             }
@@ -110,12 +113,8 @@ impl Node {
             if let Outcome::Moves(node) = outcome {
                 self.move_volume_to(&catalog, id, node, &initiator).await;
             }
-            let mut state = self.state();
-            match outcome {
-                Outcome::Over => _ = state.unserved.due.remove(&(id, initiator)),
-                Outcome::Waits | Outcome::Moves(_) => {
-                    state.unserved.due.insert((id, initiator), Instant::now() + AGAIN);
-                }
+            if outcome != Outcome::Over {
+                self.state().unserved.add((id, initiator), Instant::now() + AGAIN);
             }
         }
     }
@@ -124,10 +123,10 @@ impl Node {
     /// does not answer, it has no clients that could say so.
     pub(super) async fn all_clients_follow(&self, id: u64) -> bool {
         let Some(owner) = self.record(id).map(|record| record.owner.node.0) else { return true };
-        match self.report_of(owner).await {
-            Some(Ok(there)) if owner != self.id() => all_follow(id, &there, &self.local().await),
-            _ => true,
-        }
+        let Some(Ok(there)) = self.report_of(owner).await else { return true };
+        let here = self.local().await;
+        // What belongs to threads that are silent is missing.
+        there.silent_loops == 0 && here.silent_loops == 0 && all_follow(id, &there, &here)
     }
 
     /// Orders a node to take a volume over, unless the volume's entry was changed after this catalog was read.
@@ -169,14 +168,20 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
         return Outcome::Over;
     };
     let owner = record.owner.node.0;
-    let has = |node: u32, name: &str| {
-        at.get(&node).is_some_and(|of| of.initiators.iter().any(|of| of.volume == id && of.name == name))
+    let has = |node: u32, is_so: &dyn Fn(&InitiatorAt) -> bool| {
+        let is_its = |of: &InitiatorAt| of.volume == id && of.name == initiator && is_so(of);
+        at.get(&node).is_some_and(|of| of.initiators.iter().any(is_its))
     };
-    if volume.attached.is_none() || volume.state != VolumeState::Ready || has(owner, initiator) {
+    let is_served = has(owner, &|of| of.is_active);
+    if volume.attached.is_none() || volume.state != VolumeState::Ready || is_served {
         return Outcome::Over;
     }
+    if has(owner, &|_| true) {
+        // The owner may be taking over, and the path to it may break before it is let in.
+        return Outcome::Waits;
+    }
     let stands_by: Vec<u32> =
-        at.keys().copied().filter(|node| *node != owner && has(*node, initiator)).collect();
+        at.keys().copied().filter(|node| *node != owner && has(*node, &|_| true)).collect();
     if stands_by.is_empty() {
         // It may have a session with a node that has not reported.
         let all_report = catalog.nodes.iter().all(|(id, (of, _))| of.stopping || at.contains_key(id));
@@ -195,14 +200,15 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
 
 /// Whether each client of a volume at its owner has a session with another node, too. Clients of other protocols have none.
 fn all_follow(id: u64, owner: &LocalView, other: &LocalView) -> bool {
-    let active = owner.initiators.iter().filter(|of| of.volume == id && of.is_active);
-    let mut served: Vec<&str> = active.map(|of| of.name.as_str()).collect();
-    if owner.volume(id).map_or(0, |volume| volume.clients) > served.len() {
+    let sessions = owner.initiators.iter().filter(|of| of.volume == id);
+    if owner.volume(id).map_or(0, |volume| volume.clients)
+        > sessions.clone().filter(|of| of.is_active).count()
+    {
         return false;
     }
-    let lost = owner.lost_initiators.iter().filter(|of| of.volume == id);
-    served.extend(lost.map(|of| of.name.as_str()));
-    served.iter().all(|name| other.initiators.iter().any(|of| of.volume == id && of.name == *name))
+    let lost = owner.lost_initiators.iter().filter(|of| of.volume == id).map(|of| &of.name);
+    let mut names = sessions.map(|of| &of.name).chain(lost);
+    names.all(|name| other.initiators.iter().any(|of| of.volume == id && of.name == *name))
 }
 
 #[cfg(test)]
@@ -210,7 +216,7 @@ mod tests {
     use super::*;
     use crate::node::leaving::tests::{VOLUME, catalog};
     use crate::node::manage::health::tests::cluster;
-    use crate::node::manage::local::{InitiatorAt, LostInitiator};
+    use crate::node::manage::local::LostInitiator;
 
     /// What a node reports that has these sessions, with how many clients of the volume.
     fn node(sessions: &[(&str, bool)], clients: usize) -> LocalView {
@@ -247,7 +253,7 @@ mod tests {
         assert_eq!(by(&none, &stands_by, &stands_by), Outcome::Moves(2));
         assert_eq!(by(&none, &none, &none), Outcome::Over, "it has gone");
         assert_eq!(by(&node(&[("a", true)], 1), &stands_by, &stands_by), Outcome::Over);
-        assert_eq!(by(&stands_by, &stands_by, &stands_by), Outcome::Over, "the owner is just taking over");
+        assert_eq!(by(&stands_by, &stands_by, &stands_by), Outcome::Waits, "the owner is just taking over");
         assert_eq!(becomes(&catalog, &[(3, stands_by)]), Outcome::Waits, "the owner does not report");
         let two = [(1, none.clone()), (2, none.clone())];
         assert_eq!(becomes(&catalog, &two), Outcome::Waits, "it may have a session with node 3");
@@ -260,6 +266,12 @@ mod tests {
         let of_b = |clients| node(&[("b", true)], clients);
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, both.clone())]), Outcome::Moves(3));
         assert_eq!(becomes(&catalog, &[(1, of_b(1)), (2, a.clone()), (3, a)]), Outcome::Waits);
+        let comes = node(&[("b", false)], 0);
+        assert_eq!(
+            becomes(&catalog, &[(1, comes), (3, node(&[("a", false)], 0))]),
+            Outcome::Waits,
+            "b is to be let in"
+        );
         assert_eq!(
             becomes(&catalog, &[(1, of_b(2)), (3, both.clone())]),
             Outcome::Waits,

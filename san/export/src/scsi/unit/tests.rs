@@ -63,6 +63,7 @@ fn a_session_is_on_standby_until_it_is_activated_and_those_who_may_know_it_other
     assert_eq!(states(&unit), [ActiveOptimized, Standby, Standby]);
     told_to(&mut unit, a);
     unit.deactivate_all();
+    assert_eq!(states(&unit), [Standby, Standby, ActiveOptimized], "it was right");
     unit.change(moved);
     assert_eq!((states(&unit), unit.is_active(a)), (vec![Standby, Standby, ActiveOptimized], false));
     assert_eq!(told_to(&mut unit, a), [(0x2a, 6)]);
@@ -244,6 +245,8 @@ fn an_initiator_is_unserved_when_its_session_ends_when_it_stands_by_and_when_ano
     for (group, is_unserved) in [(2, true), (2, false), (3, true), (1, false), (3, true)] {
         unit.change(owned_by(group));
         assert_eq!(reported(&mut unit), vec![(3, false); usize::from(is_unserved)], "owned by {group}");
+        unit.report_standing_by();
+        assert_eq!(reported(&mut unit).len(), usize::from(group != 1), "once more");
     }
     unit.leave(c, true);
     assert_eq!(reported(&mut unit), [], "it stood by");

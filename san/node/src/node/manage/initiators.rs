@@ -7,6 +7,7 @@ use loadline_san_export::login::{Credential, Initiator};
 
 use super::ManageError;
 use crate::config::catalog::Volume;
+use crate::identity::random_bytes;
 use crate::node::Node;
 
 /// The longest name of an initiator (RFC 7143, section 4.2.7.1).
@@ -118,7 +119,7 @@ impl LetInitiator {
                 "both directions have the same secret, so that each end could answer with what the other one has sent: give two".into()
             );
         }
-        Ok(Initiator { name, chap, mutual })
+        Ok(Initiator { name, chap, mutual, naming: 0 })
     }
 }
 
@@ -155,10 +156,12 @@ impl Node {
         }
         let before = volume.initiators.iter().find(|of| of.name == wanted.name).map(InitiatorView::from);
         let now = InitiatorView::from(&wanted);
+        let new = u64::from_ne_bytes(random_bytes());
         self.change_volume(id, move |volume| {
             let mut initiators = volume.initiators.clone();
-            initiators.retain(|of| of.name != wanted.name);
-            initiators.push(wanted.clone());
+            let known = initiators.extract_if(.., |of| of.name == wanted.name).last();
+            let naming = known.map_or(new, |of| of.naming);
+            initiators.push(Initiator { naming, ..wanted.clone() });
             Volume { initiators, ..volume }
         })
         .await?;
