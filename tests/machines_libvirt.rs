@@ -215,7 +215,9 @@ fn a_libvirt_that_is_stopped_ends_its_machines_and_one_that_is_killed_is_named_a
         place.log().contains("libvirt's domain loadline-") && place.log().contains("has ended")
     });
     signal(run.id(), "INT");
-    assert_eq!(finish(run, LIMIT).code, Some(130));
+    // Without its machine the run may have ended by itself.
+    let said = finish(run, LIMIT);
+    assert!(matches!(said.code, Some(130 | 3)), "{:?}\n{}", said.code, said.err);
     assert!(place.is_clean());
     place.daemon.begin_again();
     // Killed, it leaves its machines to go on. Only the next that is asked of it fails.
