@@ -197,7 +197,7 @@ fn a_device_with_copies_of_volumes_is_not_overwritten() {
     for options in [&[][..], &["--overwrite"]] {
         let (code, said) = cluster.run_at(2, &[&["device", "add", &device][..], options].concat());
         assert_eq!(code, 2, "{said}");
-        assert!(options.is_empty() || said.contains("holds data or logs of 1 copies of volumes"), "{said}");
+        assert!(options.is_empty() || said.contains("holds data or logs of 1 copy of a volume"), "{said}");
     }
     assert!(before == begins(), "the device is as it was");
     cluster.start_node(1);
