@@ -87,15 +87,20 @@ impl Node {
             tokio::time::sleep_until(next.min(Instant::now() + COMES_BACK)).await;
             let now = Instant::now();
             // What is reported from now on is looked at once more.
-            let due: Vec<(u64, String)> =
-                self.state().unserved.due.extract_if(.., |_, due| *due <= now).map(|(of, _)| of).collect();
+            let due: BTreeMap<(u64, String), Instant> = {
+                let mut state = self.state();
+                let all = std::mem::take(&mut state.unserved.due);
+                let (due, rest) = all.into_iter().partition(|(_, due)| *due <= now);
+                state.unserved.due = rest;
+                due
+            };
             if !due.is_empty() {
-                self.look_at_unserved(due).await;
+                self.look_at_unserved(due.into_keys()).await;
             }
         }
     }
 
-    async fn look_at_unserved(&self, due: Vec<(u64, String)>) {
+    async fn look_at_unserved(&self, due: impl Iterator<Item = (u64, String)>) {
         let reports = self.reports().await;
         // What belongs to threads that are silent is missing.
         let whole = |local: &LocalView| local.silent_loops == 0;
