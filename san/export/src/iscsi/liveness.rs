@@ -7,8 +7,8 @@
 //! - **I3. A command that has waited for [`LONGEST`] for anything but the initiator ends the session, and is not answered.** Initiators give up
 //!   after 15 s. What the volume has begun may still be carried out, so an answer that it has failed could be wrong. It is carried out before
 //!   anything that overlaps it and comes later (rules W1 and T4), so never over what is newer; what has not begun never begins (rule T13).
-//!   A command of several steps is answered earlier: after [`UNBEGUN`] it begins no further one. So no limit of a volume ends the sessions
-//!   of a command for which it is too low; the command fails.
+//!   A command of several steps is answered earlier: after [`UNBEGUN`] it begins no further one. A limit that is too low for a
+//!   command makes the command fail, and does not end its session.
 //!
 //! The limits are a second less than the 12 s in which each command is answered or failed: time passes in steps of up to a second.
 
@@ -22,9 +22,6 @@ pub(super) const QUIET: Duration = Duration::from_secs(5);
 pub(super) const LONGEST: Duration = Duration::from_secs(11);
 /// How long a command may have waited when the volume begins a step of it. It is refused then, which the session's end cannot say.
 pub(super) const UNBEGUN: Duration = Duration::from_secs(9);
-
-/// How long a change of the configuration takes at most.
-pub(super) const CHANGED: Duration = Duration::from_secs(9);
 
 /// What is known of an initiator by its connection.
 #[derive(Debug, Default)]

@@ -47,7 +47,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// The initiator and its volume, before what is said of them.
+    /// How the reason of a refusal begins: with the initiator and its volume.
     fn named(&self) -> String {
         match &self.volume {
             Some(volume) => format!("initiator {} of volume {volume}: ", self.initiator),

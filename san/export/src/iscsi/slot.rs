@@ -5,11 +5,11 @@ use std::time::Duration;
 use loadline_base::iscsi::{attribute, field, flag};
 use loadline_san_core::map::Map;
 
-use super::liveness::{CHANGED, LONGEST, UNBEGUN};
+use super::liveness::{LONGEST, UNBEGUN};
 use super::parameters::Parameters;
 use super::reader::Pdu;
 use super::transfer::Transfer;
-use crate::scsi::task::{Answer, Command, Fill, Task, wrong_lun};
+use crate::scsi::task::{Answer, Command, Fill, LONGEST_CHANGE, Task, wrong_lun};
 
 /// How far a command is.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Slot {
 
     /// The configuration is to be changed for it. Whether there is time for that.
     pub(super) fn may_change(&self) -> bool {
-        self.waited + CHANGED <= LONGEST
+        self.waited + LONGEST_CHANGE <= LONGEST
     }
 
     /// How long its step may wait until it begins.

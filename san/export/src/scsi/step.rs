@@ -1,6 +1,7 @@
 //! What passes between a task and those that carry it out: commands in, steps out.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use loadline_base::scsi::{Sense, Status};
 use loadline_san_core::message::Content;
@@ -45,6 +46,9 @@ pub enum Step {
     /// The task is over.
     Done(Answer),
 }
+
+/// How long a [`Change`] may take. Who makes it answers by then.
+pub const LONGEST_CHANGE: Duration = Duration::from_secs(9);
 
 /// A change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::cdb::Extent;
 use super::reservations::{Refused, Request};
 use super::reserve_out::{self, PARAMETERS};
 pub use super::start::wrong_lun;
-pub use super::step::{Answer, Change, ChangeFailed, Command, DataIn, Fill, Step};
+pub use super::step::{Answer, Change, ChangeFailed, Command, DataIn, Fill, LONGEST_CHANGE, Step};
 use super::step::{Next, Outcome};
 use super::unit::{Held, TaskId, Unit};
 use super::work::Work;

@@ -137,7 +137,7 @@ impl EventLoop {
             LoopCommand::Limit(id, limit) => self.volumes.limit(id, limit),
             LoopCommand::Trace(id, command) => self.trace(id, command),
             LoopCommand::ReportState => {
-                // Who has just lost a session is in one of the two lists.
+                // An initiator that has just lost its session is in the state as one that has lost it.
                 self.report_unserved();
                 (self.report)(LoopEvent::State(Box::new(self.state())));
             }

@@ -83,7 +83,8 @@ impl EventLoop {
         self.disconnect_all(|client| which(client) && is_closed(client.session.socket()), &Why::CLOSED);
     }
 
-    fn disconnect_all(&mut self, which: impl Fn(&Client) -> bool, why: &Why) {
+    /// Disconnects all of these clients. What they requested and has not begun is dropped.
+    pub(super) fn disconnect_all(&mut self, which: impl Fn(&Client) -> bool, why: &Why) {
         self.front_ends.disconnect_all(&mut self.uring, which, why);
         self.drop_gone();
     }

@@ -43,8 +43,9 @@ struct UnitHost {
     unit: SharedUnit,
     /// Its reservations were read since this node owns the volume (rule U1).
     is_fresh: bool,
-    /// The number by which they are asked for: a new one whenever the volume was lost; and whether they were.
+    /// The loop asks for them by this number: by a new one whenever it has lost the volume.
     wanted: u64,
+    /// It has asked.
     is_asked: bool,
     /// Clients that core has let in meanwhile, and since when they wait here.
     held: Vec<(NewClient, Moment)>,
@@ -63,7 +64,7 @@ const MOST_LOST: usize = 256;
 #[derive(Default)]
 pub(super) struct Units {
     hosts: HashMap<VolumeId, UnitHost, RandomState>,
-    /// The last number by which reservations are asked for: no two units have the same.
+    /// The last number by which the loop asks for reservations: no two units have the same.
     wanted: u64,
     /// When all initiators that stand by were reported last.
     swept: Option<Moment>,
@@ -159,8 +160,7 @@ impl EventLoop {
     pub(super) fn remove_unit(&mut self, id: VolumeId) {
         if self.units.hosts.remove(&id).is_some() {
             let is_its = |client: &Client| client.volume == id && client.session.protocol().stands_by();
-            self.front_ends.disconnect_all(&mut self.uring, is_its, &Why::Detached);
-            self.drop_gone();
+            self.disconnect_all(is_its, &Why::Detached);
         }
     }
 
@@ -258,8 +258,7 @@ impl EventLoop {
         }
         let is_its = |client: &Client| client.volume == id && client.is_let_in();
         let of_unit = |client: &Client| is_its(client) && client.session.protocol().stands_by();
-        self.front_ends.disconnect_all(&mut self.uring, of_unit, &Why::Elsewhere);
-        self.drop_gone();
+        self.disconnect_all(of_unit, &Why::Elsewhere);
         self.forget_reservations(id);
     }
 

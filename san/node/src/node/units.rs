@@ -11,7 +11,7 @@ use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::scsi::reservations::Reservations;
-use loadline_san_export::scsi::task::{Change, ChangeFailed};
+use loadline_san_export::scsi::task::{Change, ChangeFailed, LONGEST_CHANGE};
 use loadline_san_export::scsi::unit::{About, AccessState, Port};
 use loadline_san_protocol::record;
 
@@ -23,9 +23,6 @@ use crate::event_loop::most_bytes;
 
 /// How long after a read of the configuration has failed the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a change may take: initiators give up after 15 s. One that takes longer is answered as if it were not made, and may still be
-/// made: by a compare with all that was there before, so never over what is newer.
-const CHANGED: Duration = Duration::from_secs(9);
 /// Numbers of target port groups: one less than this, a prime, so that nodes seldom have the same.
 const GROUPS: u32 = 65_521;
 
@@ -126,7 +123,9 @@ impl Node {
     pub(super) fn unit_change(&self, id: u64, client: u32, ticket: u32, change: Change) {
         let this = self.clone();
         tokio::spawn(async move {
-            let changed = tokio::time::timeout(CHANGED, this.change_unit(id, change)).await;
+            // One that takes longer is answered as if it were not made, and may still be made: by a compare with all that was there before, so
+            // never over what is newer.
+            let changed = tokio::time::timeout(LONGEST_CHANGE, this.change_unit(id, change)).await;
             let result = changed.unwrap_or(Err(ChangeFailed::Unavailable));
             this.loop_of(id).give(LoopCommand::UnitChanged(client, ticket, result));
         });
