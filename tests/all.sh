@@ -52,7 +52,17 @@ if (($# > 0)); then
     elif [[ $lane == beside ]]; then
         exit
     fi
-    exec "$@"
+    # One that hangs ends with its children, so that the others run.
+    minutes=20
+    ! is_in "$computes" || minutes=60
+    set -m    # In a process group of its own, which hears of Ctrl-C as a program in front does.
+    timeout --kill-after=10 "${minutes}m" "$@" &
+    set +m
+    trap 'kill -- "-$!" 2>/dev/null || true' INT TERM
+    status=0
+    wait "$!" || status=$?
+    ((status != 124)) || echo "tests: $source did not end within $minutes min" >&2
+    exit "$status"
 fi
 
 cd "$here"

@@ -5,7 +5,7 @@ mod nodes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodes::Cluster;
-use nodes::client::Nbd;
+use nodes::client::{Nbd, meanwhile};
 use serde_json::Value;
 
 /// A write of 4 KiB by a client takes this long at least at the slow node.
@@ -69,9 +69,7 @@ fn requests_are_followed_from_their_arrival_to_their_answer() {
                 &[&["san", "trace", "disk", "--requests", "60", "--for", "3s"][..], more].concat(),
             )
         };
-        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (ask(&["--json"]), ask(&[]))));
-        stop.store(true, Ordering::Relaxed);
-        asked.unwrap_or_else(|why| std::panic::resume_unwind(why))
+        meanwhile(&stop, || (ask(&["--json"]), ask(&[])))
     });
 
     let trace: Value = serde_json::from_str(&text.0).expect("it is JSON");

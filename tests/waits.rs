@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::{Incarnation, NodeId, Owner, ProposalId};
 use loadline_san_protocol::record;
 use nodes::Cluster;
-use nodes::client::Nbd;
+use nodes::client::{Nbd, meanwhile};
 
 /// A client that goes on by itself: it writes to one of these nodes, and connects again when its connection has ended. An answer
 /// that is an error is a failure.
@@ -56,7 +56,7 @@ fn a_volume_that_is_detached_and_attached_elsewhere_is_owned_there_whoever_recon
             let (cluster, stop, writes) = (&cluster, &stop, &writes);
             scope.spawn(move || goes_on(cluster, number, stop, writes));
         }
-        let rounds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        meanwhile(&stop, || {
             for round in 0..40 {
                 let target = format!("node-{}", (round + 1) % 3 + 1);
                 if round % 4 != 3 {
@@ -70,9 +70,7 @@ fn a_volume_that_is_detached_and_attached_elsewhere_is_owned_there_whoever_recon
                     assert_eq!(shown(&text, "owner"), Some(&*target), "round {round}: {text}");
                 }
             }
-        }));
-        stop.store(true, Ordering::Relaxed);
-        rounds.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
     });
     assert!(writes.load(Ordering::Relaxed) > 40, "clients went on");
 }

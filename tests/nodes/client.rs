@@ -392,6 +392,14 @@ impl Writers {
     }
 }
 
+/// Does something while the threads of a scope go on, and tells them to stop at its end, also when it panics: the scope would wait for
+/// them for ever.
+pub(crate) fn meanwhile<T>(stop: &AtomicBool, does: impl FnOnce() -> T) -> T {
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(does));
+    stop.store(true, Ordering::Relaxed);
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Writes and reads back until it is to stop.
 fn write(
     thread: u64,

@@ -5,7 +5,8 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -132,7 +133,7 @@ pub(crate) fn browse<A: AsRef<OsStr>>(
 pub(crate) struct Browser {
     child: Child,
     asks: Option<ChildStdin>,
-    says: BufReader<ChildStdout>,
+    says: Receiver<String>,
 }
 
 impl Browser {
@@ -140,8 +141,13 @@ impl Browser {
     pub(crate) fn open(name: &str, page: &str) -> Browser {
         let child = script(name, [page]).stdin(Stdio::piped()).spawn();
         let mut child = child.expect("node is installed by ./dev setup");
-        let (asks, says) = (child.stdin.take(), child.stdout.take().expect("it is piped"));
-        Browser { child, asks, says: BufReader::new(says) }
+        let (asks, pipe) = (child.stdin.take(), child.stdout.take().expect("it is piped"));
+        // Read by a thread of its own: a pipe has no limit of time.
+        let (sends, says) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| sends.send(line))
+        });
+        Browser { child, asks, says }
     }
 
     /// What the page shows at this moment.
@@ -152,13 +158,15 @@ impl Browser {
     /// What the page shows once that was done: see the script.
     pub(crate) fn then(&mut self, command: &str) -> Value {
         writeln!(self.asks.as_mut().expect("it runs"), "{command}").expect("it runs");
-        let mut line = String::new();
-        if self.says.read_line(&mut line).expect("it is text") == 0 {
-            let mut why = String::new();
-            let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut why);
-            panic!("the browser has ended: {why}");
+        match self.says.recv_timeout(LIMIT) {
+            Ok(line) => serde_json::from_str(&line).expect("it is JSON"),
+            Err(RecvTimeoutError::Timeout) => panic!("{command}: the browser does not answer"),
+            Err(RecvTimeoutError::Disconnected) => {
+                let mut why = String::new();
+                let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut why);
+                panic!("the browser has ended: {why}");
+            }
         }
-        serde_json::from_str(&line).expect("it is JSON")
     }
 
     /// Waits until the page shows that.
@@ -177,8 +185,14 @@ impl Browser {
     /// Lets the script look at the page as it is at the end, and closes it: nothing was wrong with it.
     pub(crate) fn close(mut self) {
         drop(self.asks.take());
-        let mut wrong = String::new();
-        self.child.stderr.take().expect("it is piped").read_to_string(&mut wrong).expect("it is text");
+        let pipe = self.child.stderr.take().expect("it is piped");
+        let wrong = std::thread::spawn(|| std::io::read_to_string(pipe).expect("it is text"));
+        let begun = Instant::now();
+        while self.child.try_wait().expect("it is ours").is_none() {
+            assert!(begun.elapsed() < LIMIT * 3, "the browser does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let wrong = wrong.join().expect("it does not panic");
         assert!(self.child.wait().expect("it is ours").success(), "{wrong}");
     }
 }

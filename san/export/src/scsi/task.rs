@@ -146,7 +146,7 @@ impl Task {
     /// The configuration was changed as [`Step::Change`] says, or not.
     pub fn changed(&mut self, unit: &mut Unit, result: Result<(), ChangeFailed>) -> Step {
         if let (Work::Reserve(reserve), Some(id)) = (&self.work, self.id) {
-            unit.has_changed(id.nexus, &reserve.from, result.is_ok());
+            unit.has_changed(id, &reserve.from, result.is_ok());
         }
         if self.is_ended(unit) {
             return self.abort(unit);
@@ -280,7 +280,7 @@ impl Task {
             Ok(to) if to == *now && unit.is_active(id.nexus) => Ok(Next::good()),
             Ok(to) => {
                 reserve.from = now.clone();
-                unit.is_changing(id.nexus, to.clone());
+                unit.is_changing(id, to.clone());
                 let restricts = matches!(parameters.request, Request::Reserve(_) | Request::Preempt { .. });
                 Ok(Next::Change(Change::Reserve { from: reserve.from.clone(), to, restricts }))
             }

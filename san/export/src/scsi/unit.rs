@@ -71,7 +71,7 @@ pub struct Unit {
     /// The version of them in the configuration.
     version: u64,
     /// A change of the reservations that is under way: by whom, and what they become.
-    changing: Option<(NexusId, Reservations)>,
+    changing: Option<(TaskId, Reservations)>,
     modes: Modes,
     nexuses: BTreeMap<NexusId, Nexus>,
     next: u32,
@@ -457,7 +457,7 @@ impl Unit {
         match held {
             Held::Blocks(id) => self.blocks.leave(id, &mut freed),
             Held::Reservations(id) => {
-                if self.changing.as_ref().is_some_and(|(by, _)| *by == task.nexus) {
+                if self.changing.as_ref().is_some_and(|(by, _)| *by == task) {
                     self.changing = None;
                 }
                 self.changes.leave(id, &mut freed);
@@ -481,7 +481,7 @@ impl Unit {
     /// What the configuration keeps now. Each session that lost something is told (2A/03, 2A/04, 2A/05), but for the one that has changed
     /// it. The tasks of sessions that a PREEMPT AND ABORT has removed end ([`take_ended`](Self::take_ended)).
     pub fn learn(&mut self, reservations: Reservations) {
-        let by = self.changing.as_ref().filter(|(_, to)| *to == reservations).map(|(by, _)| *by);
+        let by = self.changing.as_ref().filter(|(_, to)| *to == reservations).map(|(by, _)| by.nexus);
         self.become_reserved(by, reservations);
     }
 
@@ -497,16 +497,16 @@ impl Unit {
     }
 
     /// A change of the reservations is under way.
-    pub(super) fn is_changing(&mut self, by: NexusId, to: Reservations) {
+    pub(super) fn is_changing(&mut self, by: TaskId, to: Reservations) {
         self.changing = Some((by, to));
     }
 
     /// The change that was under way was made, or not.
-    pub(super) fn has_changed(&mut self, by: NexusId, from: &Reservations, is_made: bool) {
+    pub(super) fn has_changed(&mut self, by: TaskId, from: &Reservations, is_made: bool) {
         let Some((by, to)) = self.changing.take_if(|(changing, _)| *changing == by) else { return };
         // Otherwise what is kept was learned meanwhile.
         if is_made && self.reservations == *from {
-            self.become_reserved(Some(by), to);
+            self.become_reserved(Some(by.nexus), to);
         }
     }
 

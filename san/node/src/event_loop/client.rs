@@ -84,6 +84,8 @@ pub(super) struct Client {
     pub(super) late: bool,
     /// It takes no requests for now.
     pub(super) paused: bool,
+    /// It is in the list of those that wait until there is memory.
+    pub(super) starved: bool,
     /// Bytes that its requests and answers take, as they were counted last.
     pub(super) taken: usize,
     /// Its queues are polled.
@@ -122,6 +124,7 @@ impl Client {
             taken: 0,
             polled: false,
             listed: false,
+            starved: false,
             leaves: 0,
             queue_keys: Vec::new(),
         }

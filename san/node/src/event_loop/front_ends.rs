@@ -385,7 +385,9 @@ impl FrontEnds {
         self.answered = answered;
         if self.taken < MOST_TAKEN {
             for key in self.starved.drain(..) {
-                if let Some(client) = self.clients.get_mut(&key).filter(|client| client.paused) {
+                let Some(client) = self.clients.get_mut(&key) else { continue };
+                client.starved = false;
+                if client.paused {
                     (client.paused, client.next) = (false, true);
                     self.readable.push_back(key);
                 }
@@ -432,7 +434,7 @@ impl FrontEnds {
             if self.taken < MOST_TAKEN || taken == 0 {
                 (client.paused, client.next) = (false, true);
                 self.readable.push_back(key);
-            } else {
+            } else if !std::mem::replace(&mut client.starved, true) {
                 self.starved.push(key);
             }
         }

@@ -78,13 +78,20 @@ fn who_changes_the_reservations_is_not_told_even_if_the_configuration_is_faster_
     unit.learn(two.clone());
     told_to(&mut unit, a);
     told_to(&mut unit, b);
+    let (task, waiting) = (unit.begin_task(a, 0).unwrap(), unit.begin_task(a, 1).unwrap());
     for learns_first in [true, false] {
         let cleared = Reservations { generation: 1, ..Reservations::default() };
-        unit.is_changing(a, cleared.clone());
+        let held = unit.lock_reservations(task).0;
+        unit.is_changing(task, cleared.clone());
+        // Another command of the session waits for it, and ends.
+        let (waits, is_held) = unit.lock_reservations(waiting);
+        assert!(!is_held);
+        unit.let_go(waiting, waits);
         if learns_first {
             unit.learn(cleared.clone());
         }
-        unit.has_changed(a, &two, true);
+        unit.has_changed(task, &two, true);
+        unit.let_go(task, held);
         unit.learn(cleared.clone());
         assert_eq!(unit.reservations(), &cleared);
         assert_eq!((told_to(&mut unit, a), told_to(&mut unit, b)), (vec![], vec![(0x2a, 3)]));
@@ -101,14 +108,15 @@ fn a_change_that_was_not_made_is_forgotten_and_one_that_came_too_late_changes_no
     let mut unit = unit();
     let (a, b) = (unit.enter_now(name(1, 1)), unit.enter_now(name(2, 1)));
     let number = |generation| Reservations { generation, ..Reservations::default() };
-    unit.is_changing(a, number(1));
-    unit.has_changed(a, &number(0), false);
+    let (task, of_b) = (unit.begin_task(a, 0).unwrap(), unit.begin_task(b, 0).unwrap());
+    unit.is_changing(task, number(1));
+    unit.has_changed(task, &number(0), false);
     assert_eq!(unit.reservations(), &number(0));
-    unit.is_changing(a, number(1));
-    unit.has_changed(b, &number(0), true);
+    unit.is_changing(task, number(1));
+    unit.has_changed(of_b, &number(0), true);
     assert_eq!(unit.reservations(), &number(0), "it is not the change of this session");
     unit.learn(number(2));
-    unit.has_changed(a, &number(0), true);
+    unit.has_changed(task, &number(0), true);
     assert_eq!(unit.reservations(), &number(2));
 }
 
