@@ -61,7 +61,7 @@ if (($# > 0)); then
     trap 'kill -- "-$!" 2>/dev/null || true' INT TERM
     status=0
     wait "$!" || status=$?
-    ((status != 124)) || echo "tests: $source did not end within $minutes min" >&2
+    ((status != 124 && status != 137)) || echo "tests: $source did not end within $minutes min" >&2
     exit "$status"
 fi
 

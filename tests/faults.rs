@@ -136,7 +136,8 @@ repeats = 1
 fn every_kind_of_fault_is_done_in_its_window_and_no_write_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let of = |at: u32, what: &str, node: u32| {
-        let back = at + 5;
+        // A cluster that has just lost a node takes some seconds to say how it is.
+        let back = at + 7;
         format!(
             r#"{{ at = "{at}s", do = {what}, node = "node-{node}" }}, {{ at = "{back}s", do = "return", node = "node-{node}" }}"#
         )

@@ -222,6 +222,12 @@ impl Machine {
         }
     }
 
+    /// Sends its process a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(status.expect("kill runs").success());
+    }
+
     /// As if its power had failed.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is ours");

@@ -24,9 +24,11 @@ use std::sync::Arc;
 
 use loadline_base::device_model::DeviceModel;
 use loadline_san_core::placement;
+use loadline_san_core::record::Record;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Initiator;
 use loadline_san_export::scsi::reservations::Reservations;
+use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -128,7 +130,7 @@ pub struct Node {
     /// This life of its process ends by order, soon: other nodes treat it as one that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
-    /// Volumes that this life of its process leaves to the next one: their clients share memory with the node.
+    /// Volumes that a life of its process has left to the next one, which may not own them yet: their clients share memory with the node.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub keeps: BTreeSet<u64>,
 }
@@ -498,6 +500,11 @@ impl Catalog {
     /// Whether a node is in maintenance.
     pub fn in_maintenance(&self, node: u32) -> bool {
         self.nodes.get(&node).is_some_and(|(node, _)| node.maintenance)
+    }
+
+    /// The record of a volume, if it has one that can be read.
+    pub fn record(&self, volume: u64) -> Option<Record> {
+        record::decode(&self.records.get(&volume)?.value).ok()
     }
 
     /// Reads all of it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::Chosen;
-use loadline_san_protocol::{ClusterId, record};
+use loadline_san_protocol::ClusterId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::connection::{Connection, Link, Socket};
@@ -175,8 +175,7 @@ impl Node {
         loop {
             tokio::time::sleep(CONFIG_POLL).await;
             let state = self.state();
-            let record =
-                state.catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());
+            let record = state.catalog.record(volume);
             let node = record.and_then(|record| state.catalog.nodes.get(&record.owner.node.0));
             if node.is_none_or(|(node, _)| node.peer != owner) {
                 return;

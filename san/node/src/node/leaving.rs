@@ -31,7 +31,7 @@ const LEAVES: Duration = Duration::from_secs(3);
 /// How long requests of the API have to be answered.
 const ANSWERS: Duration = Duration::from_secs(1);
 /// How long a volume is left to the next process of a node that has stopped.
-const KEPT: Duration = Duration::from_secs(10);
+const KEPT: Duration = Duration::from_secs(20);
 /// Volumes that are handed over by one change: a transaction of etcd has 128 operations at most.
 pub(super) const AT_ONCE: usize = 100;
 
@@ -212,17 +212,15 @@ impl Node {
         }
     }
 
-    /// Whether this node leaves a volume to the next process of its owner for now: the owner is stopping, and clients of the volume share
-    /// memory with it. If another node took the volume over, what these clients have asked would fail.
+    /// Whether this node leaves a volume to the next process of its owner for now: the owner was stopped by order, and clients of the volume
+    /// share memory with it. If another node took the volume over, what these clients have asked would fail.
     pub(super) fn is_kept_for_owner(&self, id: u64) -> bool {
         let mut guard = self.state();
         let state = &mut *guard;
-        let record = state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+        let record = state.catalog.record(id);
         let is_kept = record.is_some_and(|Record { owner, .. }| {
-            let node = state.catalog.nodes.get(&owner.node.0).map(|(node, _)| node);
-            owner.node != self.0.me.node
-                && node
-                    .is_some_and(|node| node.incarnation == owner.incarnation.0 && node.keeps.contains(&id))
+            let node = state.catalog.nodes.get(&owner.node.0);
+            owner.node != self.0.me.node && node.is_some_and(|(node, _)| keeps(node, owner, id))
         });
         if !is_kept {
             state.kept.remove(&id);
@@ -230,6 +228,13 @@ impl Node {
         }
         state.kept.entry(id).or_insert_with(Instant::now).elapsed() < KEPT
     }
+}
+
+/// Whether a node keeps a volume of this owner for itself: the life of its process that owns the volume stops, or the next one has begun and
+/// does not own it yet.
+pub(super) fn keeps(node: &catalog::Node, owner: Owner, id: u64) -> bool {
+    let is_its_life = node.incarnation == owner.incarnation.0;
+    node.keeps.contains(&id) && is_its_life == node.stopping
 }
 
 /// Which node is to have each volume that a node owns, and that is attached: one that runs and has most of its replicas in sync; of several such

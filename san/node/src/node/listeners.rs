@@ -10,7 +10,6 @@ use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::{Chosen, Export, Login, LoginError, LoginStep, Refusal};
-use loadline_san_protocol::record;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -376,8 +375,9 @@ impl Node {
                 .catalog
                 .volume(name)
                 .filter(|(_, volume)| volume.state == VolumeState::Ready && volume.attached.is_some());
-            let record = |id| record::decode(&state.catalog.records.get(&id)?.value).ok();
-            found.and_then(|(id, volume)| Some((id, volume.clone(), record(id)?, portals(&state.catalog))))
+            found.and_then(|(id, volume)| {
+                Some((id, volume.clone(), state.catalog.record(id)?, portals(&state.catalog)))
+            })
         };
         let Some((id, volume, record, portals)) = found else {
             return Ok(Err(Refusal::Unknown(format!(
@@ -422,8 +422,7 @@ impl Node {
             let (id, volume, record, owner) = {
                 let state = self.state();
                 let Some((id, volume)) = state.catalog.volume(name) else { return Ok(Err(unknown())) };
-                let record: Option<Record> =
-                    state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+                let record: Option<Record> = state.catalog.record(id);
                 let owner = record.as_ref().and_then(|record| state.catalog.nodes.get(&record.owner.node.0));
                 (id, volume.clone(), record, owner.map(|(node, _)| (node.name.clone(), node.peer)))
             };

@@ -16,7 +16,6 @@ use loadline_san_core::layout::GroupIndex;
 use loadline_san_core::placement::{self, DeviceId, NoPlace, Role, place_one};
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_core::volume;
-use loadline_san_protocol::record;
 
 use super::Node;
 use super::allocation::{blocks_of, devices, new_replica};
@@ -179,7 +178,7 @@ impl Node {
                     self.state().claimed.remove(id);
                     continue;
                 };
-                let stored = catalog.records.get(id).and_then(|stored| record::decode(&stored.value).ok());
+                let stored = catalog.record(*id);
                 let Some(record) = stored.filter(|_| volume.state == VolumeState::Ready) else { continue };
                 let moves = volumes.contains(id);
                 self.claim(&catalog, *id, moves && volume.attached.is_none(), &record).await;
@@ -369,8 +368,7 @@ impl Node {
             let Some((old, version)) = catalog.replicas.get(&old_id) else { return Ok(Ok(())) };
             let Some((volume, _)) = catalog.volumes.get(&old.volume) else { return Ok(Ok(())) };
             // What was known when this was decided may be old.
-            let record =
-                catalog.records.get(&old.volume).and_then(|stored| record::decode(&stored.value).ok());
+            let record = catalog.record(old.volume);
             let member = record.as_ref().is_some_and(|record| is_member(record, old_id, old));
             if member == old.gives_way
                 || successor(&catalog, old_id).is_some()

@@ -538,7 +538,7 @@ impl Node {
 /// Whether a node without a copy of a volume is one of the few that watch it all the same, since such a node may be the only one that
 /// can serve it: see [`Record::is_spread`].
 fn is_spread(catalog: &Catalog, volume: u64, me: u32) -> bool {
-    let record = catalog.records.get(&volume).and_then(|stored| record::decode(&stored.value).ok());
+    let record = catalog.record(volume);
     let Some(record) = record.filter(Record::is_spread) else { return false };
     let with_copies: BTreeSet<u32> = record.homes.values().map(|node| node.0).collect();
     let others: Vec<u32> = catalog.nodes.keys().filter(|node| !with_copies.contains(node)).copied().collect();

@@ -13,7 +13,6 @@ use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::scsi::reservations::Reservations;
 use loadline_san_export::scsi::task::{Change, ChangeFailed, LONGEST_CHANGE};
 use loadline_san_export::scsi::unit::{About, AccessState, Port};
-use loadline_san_protocol::record;
 
 use super::Node;
 use crate::config::ConfigError;
@@ -52,7 +51,7 @@ fn unit_of(catalog: &Catalog, id: u64, me: u32) -> Option<(About, (Reservations,
     if volume.attached.is_none() || volume.state != VolumeState::Ready {
         return None;
     }
-    let record = record::decode(&catalog.records.get(&id)?.value).ok()?;
+    let record = catalog.record(id)?;
     let ports = catalog.nodes.keys().map(|node| {
         let owns = record.owner.node.0 == *node;
         let state = if owns { AccessState::ActiveOptimized } else { AccessState::Standby };

@@ -10,9 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use loadline_san_core::record::Record;
 use loadline_san_export::scsi::unit::Unserved;
-use loadline_san_protocol::record;
 use tokio::time::Instant;
 
 use super::Node;
@@ -136,8 +134,7 @@ impl Node {
 
     /// Orders a node to take a volume over, unless the volume's entry was changed after this catalog was read.
     async fn move_volume_to(&self, catalog: &Catalog, id: u64, node: u32, initiator: &str) {
-        let (Some((volume, version)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id))
-        else {
+        let (Some((volume, version)), Some(record)) = (catalog.volumes.get(&id), catalog.record(id)) else {
             return;
         };
         let next = Volume { handed_at: Some(record.fence), ..volume.attached_at(Some(node)) };
@@ -163,13 +160,9 @@ impl Node {
     }
 }
 
-fn record_of(catalog: &Catalog, id: u64) -> Option<Record> {
-    record::decode(&catalog.records.get(&id)?.value).ok()
-}
-
 /// What is to be done for an initiator of a volume, by what the nodes report that answer (rule U2).
 fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &LocalView>) -> Outcome {
-    let (Some((volume, _)), Some(record)) = (catalog.volumes.get(&id), record_of(catalog, id)) else {
+    let (Some((volume, _)), Some(record)) = (catalog.volumes.get(&id), catalog.record(id)) else {
         return Outcome::Over;
     };
     let owner = record.owner.node.0;

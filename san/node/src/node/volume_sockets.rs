@@ -10,7 +10,6 @@ use loadline_san_core::ids::VolumeId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_export::front_ends::{Endpoint, Protocol};
 use loadline_san_export::login::Chosen;
-use loadline_san_protocol::record;
 use loadline_san_transport::channel::Channel;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -51,13 +50,16 @@ fn inode(path: &Path) -> Option<u64> {
 }
 
 impl Node {
-    /// Volumes that are attached here, or wait here, have their sockets, and others none.
+    /// Volumes that are attached here, or wait here, have their sockets, and others none. Nor has one that another node has taken over: nothing
+    /// would be done for a client, and QEMU 7.2 does not connect again after a connection that ends before it was answered.
     pub(super) fn volume_sockets(&self) {
         let wanted: BTreeSet<(u64, SocketPlace)> = {
-            let mut state = self.state();
-            // Here, or at a node that is excluded.
+            let (me, mut state) = (self.0.me.node, self.state());
+            let is_owned = |id| state.catalog.record(id).is_some_and(|record| record.owner.node == me);
             let wanted = state.catalog.volumes.iter().filter(|(id, (volume, _))| {
-                volume.attached.is_some_and(|node| node == self.id() || state.attached.contains(id))
+                // Here, or at a node that is excluded.
+                let is_served = volume.attached.is_some() && state.attached.contains(id);
+                is_served || volume.attached == Some(self.id()) && is_owned(**id)
             });
             let wanted = wanted.map(|(id, (volume, _))| (*id, socket_of(volume, self.id())));
             let wanted = wanted.chain(state.waiting.sockets()).collect();
@@ -138,7 +140,7 @@ impl Node {
 
     /// One that has come waits until the volume is served here.
     async fn let_in_local(&self, stream: tokio::net::UnixStream, id: u64, name: String, protocol: Protocol) {
-        let begun = Instant::now();
+        let (me, begun) = (self.0.me.node, Instant::now());
         let mut asked = None;
         loop {
             // It may have been detached, or have grown.
@@ -148,9 +150,7 @@ impl Node {
                 let volume = state.catalog.volumes.get(&id);
                 let attached = volume.and_then(|(volume, _)| volume.attached);
                 let served = state.attached.contains(&id);
-                let record = state.catalog.records.get(&id);
-                let record = record.and_then(|stored| record::decode(&stored.value).ok());
-                let owned = record.is_some_and(|record| record.owner.node == self.0.me.node);
+                let owned = state.catalog.record(id).is_some_and(|record| record.owner.node == me);
                 (attached.is_some_and(|node| node == self.id() || served), served, owned)
             };
             if wanted && served {
@@ -169,11 +169,7 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let record = {
-            let state = self.state();
-            let record = state.catalog.records.get(&id);
-            record.and_then(|stored| record::decode(&stored.value).ok())
-        };
+        let record = self.state().catalog.record(id);
         if let (Some(record), Ok(socket)) = (record, stream.into_std()) {
             let client = NewClient {
                 channel: Channel::plain(socket.into()),

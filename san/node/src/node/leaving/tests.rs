@@ -61,3 +61,17 @@ fn the_last_copy_in_sync_cannot_be_spared() {
     assert!(!can_be_spared(&record(&[1]), NodeId(1)));
     assert!(!can_be_spared(&record(&[2, 3]), NodeId(1)), "it has none in sync");
 }
+
+#[test]
+fn a_volume_is_kept_for_the_next_process_until_that_owns_it() {
+    let life = |incarnation, stopping| {
+        let (node, _) = catalog(&[1, 2]).nodes.remove(&1).unwrap();
+        catalog::Node { incarnation, stopping, keeps: [VOLUME].into(), ..node }
+    };
+    let of = |incarnation| Owner { node: NodeId(1), incarnation: Incarnation(incarnation) };
+    assert!(keeps(&life(5, true), of(5), VOLUME), "the life that owns it stops");
+    assert!(keeps(&life(6, false), of(5), VOLUME), "the next one has begun");
+    assert!(!keeps(&life(6, false), of(6), VOLUME), "the next one owns it, and may die");
+    assert!(!keeps(&life(6, true), of(5), VOLUME), "the next one stops without it");
+    assert!(!keeps(&life(5, true), of(5), VOLUME + 1), "its clients can go elsewhere");
+}

@@ -16,8 +16,6 @@ use std::ops::Range;
 use loadline_san_core::ids::{Epoch, NodeId, Owner, ReplicaId};
 use loadline_san_core::layout::{GroupIndex, Layout};
 use loadline_san_core::placement::{Device, Need, NoPlace, place};
-use loadline_san_core::record::Record;
-use loadline_san_protocol::record;
 
 use super::no_room::{self, Lacks, Wanted};
 use super::{ManageError, room};
@@ -168,7 +166,7 @@ pub(super) fn order(
 ) -> Result<Option<Epoch>, ConfigError> {
     for _ in 0..steps::TRIES {
         let catalog = Catalog::read(store)?;
-        let record = record_in(&catalog, id).filter(|record| record.owner == me);
+        let record = catalog.record(id).filter(|record| record.owner == me);
         let claim = record.and_then(|record| record.history.claims().last().map(|claim| claim.epoch));
         let plan =
             catalog.plans.get(&id).filter(|(plan, _)| plan.growth.is_some_and(|of| of.command == command));
@@ -181,10 +179,6 @@ pub(super) fn order(
     Err(ConfigError::Contended)
 }
 
-fn record_in(catalog: &Catalog, id: u64) -> Option<Record> {
-    catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())
-}
-
 /// Whether a volume was promised more than its record has: a command makes it larger, or was interrupted.
 pub(in crate::node) fn is_left(catalog: &Catalog, id: u64) -> bool {
     left(catalog, id).is_some_and(|left| !left.is_empty())
@@ -195,7 +189,7 @@ pub(in crate::node) fn is_left(catalog: &Catalog, id: u64) -> bool {
 fn left(catalog: &Catalog, id: u64) -> Option<Vec<Change>> {
     let (volume, version) =
         catalog.volumes.get(&id).filter(|(volume, _)| volume.state == VolumeState::Ready)?;
-    let record = record_in(catalog, id)?;
+    let record = catalog.record(id)?;
     let groups = record.groups.len() as u32;
     let beyond = |(_, (replica, _)): &(&u64, &(Replica, u64))| {
         replica.volume == id && replica.group >= groups && replica.state != ReplicaState::Dropping
@@ -249,7 +243,7 @@ impl UndoGrowth {
             let growth = catalog.plans.get(&self.id).and_then(|(plan, _)| plan.growth);
             let applies = match self.of {
                 Undone::Own(command) => growth.is_some_and(|growth| growth.command == command),
-                Undone::At(epoch) => record_in(&catalog, self.id).is_some_and(|record| record.epoch == epoch),
+                Undone::At(epoch) => catalog.record(self.id).is_some_and(|record| record.epoch == epoch),
             };
             if !applies {
                 return Ok(Step::Done(()));

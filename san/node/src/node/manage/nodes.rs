@@ -1,7 +1,6 @@
 //! Nodes and devices that are to be empty, and copies that are to be elsewhere.
 
 use loadline_san_core::placement::place_one;
-use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -179,7 +178,7 @@ impl Node {
                 if of(from).next().is_none() {
                     return wrong(format!("node {} has no copy of volume {name}", to.from));
                 }
-                let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+                let record = catalog.record(id);
                 // At the node where it is, only a copy is made anew that is no good.
                 let moves = |(id, (r, _)): &(&u64, &(Replica, u64))| {
                     from != into

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use loadline_san_core::ids::ReplicaId;
 use loadline_san_core::layout::BLOCK;
 use loadline_san_core::record::Record;
-use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -402,8 +401,7 @@ impl Node {
 
 fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) -> VolumeView {
     let catalog = judge.catalog;
-    let record: Option<Record> =
-        catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+    let record: Option<Record> = catalog.record(id);
     let name = |node: u32| catalog.nodes.get(&node).map(|(node, _)| node.name.clone());
     let served = record.as_ref().and_then(|record| judge.serving(id, record));
     let returning: BTreeMap<u64, LocalReturn> = served
@@ -517,6 +515,8 @@ fn view(judge: &Judge, leaving: &BTreeMap<u64, To>, id: u64, volume: &Volume) ->
 
 #[cfg(test)]
 mod tests {
+    use loadline_san_protocol::record;
+
     use super::*;
     use crate::config::Stored;
     use crate::node::manage::health::tests::cluster;

@@ -8,7 +8,6 @@ use loadline_san_core::ids::{NodeId, VolumeId};
 use loadline_san_core::record::{Record, RecordState};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::ways::Ways;
-use loadline_san_protocol::record;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -261,7 +260,7 @@ impl Node {
 
     pub(in crate::node) fn record(&self, id: u64) -> Option<Record> {
         let state = self.state();
-        state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok())
+        state.catalog.record(id)
     }
 
     /// Waits until a volume is served here, and an attach is carried out that was ordered when its record had this fence.
@@ -283,7 +282,7 @@ impl Node {
 
     /// Where a volume is now, or was last, if that node answers; else the one that answers and has most of it.
     async fn where_to_attach(&self, catalog: &Catalog, id: u64, volume: &Volume) -> u32 {
-        let record = catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+        let record = catalog.record(id);
         let mut wanted: Vec<u32> = Vec::new();
         if volume.attached.is_some() {
             wanted.extend(record.as_ref().map(|record| record.owner.node.0));
@@ -327,7 +326,7 @@ impl Node {
         }
         let (owner, address) = {
             let state = self.state();
-            let record = state.catalog.records.get(&id).and_then(|stored| record::decode(&stored.value).ok());
+            let record = state.catalog.record(id);
             let owner = record.map(|record| record.owner.node.0).and_then(|id| state.catalog.nodes.get(&id));
             (owner.map(|(node, _)| node.clone()), owner.map(|(node, _)| node.peer))
         };
