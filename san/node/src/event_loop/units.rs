@@ -81,9 +81,9 @@ impl Units {
         self.hosts.values_mut().map(|host| &mut host.held)
     }
 
-    /// How many clients wait so.
-    pub(super) fn held_count(&self) -> usize {
-        self.hosts.values().map(|host| host.held.len()).sum()
+    /// All clients that wait so.
+    pub(super) fn all_held(&self) -> impl Iterator<Item = &(NewClient, Moment)> {
+        self.hosts.values().flat_map(|host| &host.held)
     }
 
     /// The version of the reservations that each unit obeys.
@@ -115,9 +115,8 @@ impl EventLoop {
     /// too.
     pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
         let volumes = self.volumes.iter().flat_map(|host| host.arriving.iter().chain(&host.announced));
-        let held = self.units.hosts.values().flat_map(|host| &host.held);
         let coming = volumes
-            .chain(held)
+            .chain(self.units.all_held())
             .filter_map(|(new, _)| Some((new.volume, new.protocol.initiator_of(&new.chosen)?, false)));
         self.units.initiators().into_iter().chain(coming).collect()
     }

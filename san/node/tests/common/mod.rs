@@ -17,6 +17,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::{Export, LoginStep, Refusal};
+use loadline_san_export::scsi::unit::Unserved;
 use loadline_san_node::event_loop::command::{LoopCommand, LoopEvent, NewClient, OpenReplica, OpenVolume};
 use loadline_san_node::event_loop::{EventLoop, LoopOptions, LoopSender, most_in_flight};
 use loadline_san_protocol::ClusterId;
@@ -44,11 +45,13 @@ pub(crate) struct Serves {
     pub(crate) away: Arc<AtomicBool>,
     /// Where the loop's reports of clients that wait go, of its state, and of logical units.
     pub(crate) waiting: Option<Sender<LoopEvent>>,
+    /// Where its reports of initiators go that may not reach the volume by any path.
+    pub(crate) unserved: Option<Sender<Vec<Unserved>>>,
 }
 
 impl Default for Serves {
     fn default() -> Serves {
-        Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None }
+        Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None, unserved: None }
     }
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn record(blocks: u64, least: u32) -> Record {
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
 pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
-    let Serves { least, client_wait, away, waiting } = how.clone();
+    let Serves { least, client_wait, away, waiting, unserved } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -157,6 +160,9 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                 | LoopEvent::UnitWanted(..)
                 | LoopEvent::State(_) => {
                     let _ = waiting.as_ref().map(|waiting| waiting.send(event));
+                }
+                LoopEvent::UnitUnserved(_, some) => {
+                    let _ = unserved.as_ref().map(|unserved| unserved.send(some));
                 }
                 _ => {}
             }
