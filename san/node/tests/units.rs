@@ -25,10 +25,13 @@ use loadline_san_export::iscsi::parameters::Parameters;
 use loadline_san_export::login::Chosen;
 use loadline_san_export::scsi::reservations::{Kind, Registration, Reservation, Reservations};
 use loadline_san_export::scsi::unit::{About, AccessState, NexusName, Port, Unserved};
+use loadline_san_node::config::catalog::Catalog;
 use loadline_san_node::event_loop::LoopSender;
 use loadline_san_node::event_loop::command::{LoopCommand, LoopEvent, LoopState, NewClient};
+use loadline_san_node::identity::accesses::Accesses;
 use loadline_san_transport::channel::Channel;
 use nix::sys::resource::Resource;
+use serde_json::json;
 
 const BLOCKS: u64 = 1024;
 const VOLUME: VolumeId = VolumeId(1);
@@ -414,5 +417,33 @@ fn initiators_that_wait_for_reservations_count_for_the_most_clients() {
     come(MOST - MOST_STRANGERS, NEAR);
     assert!(is_refused(NEAR), "there are enough clients");
     assert_eq!(state(&orders, &events).initiators.len(), MOST - 1);
+    orders.give(LoopCommand::Stop);
+}
+
+/// A configuration whose volume names these initiators, each with the number of its naming.
+fn named(initiators: &[(&str, u64)]) -> LoopCommand {
+    let initiators: Vec<_> =
+        initiators.iter().map(|(name, naming)| json!({ "name": name, "naming": naming })).collect();
+    let volume = json!({
+        "name": "vol", "copies": 1, "least": 1, "stripes": 1, "unit_blocks": 1, "group_blocks": 1, "blocks": 1, "lease_ms": 600,
+        "log_bytes": 1, "attached": 1, "state": "ready", "initiators": initiators,
+    });
+    let mut catalog = Catalog::default();
+    catalog.volumes.insert(VOLUME.0, (serde_json::from_value(volume).expect("it is a volume"), 1));
+    LoopCommand::Accesses(Arc::new(Accesses::of(&catalog)))
+}
+
+#[test]
+fn the_sessions_of_an_initiator_that_was_removed_end_although_its_name_was_given_again() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+    let (orders, _events) = serve_fresh(folder.path(), Serves::default());
+    // By naming 1.
+    let mut removed = served(&orders, "iqn.removed", true);
+    let mut stays = served(&orders, "iqn.stays", true);
+    orders.give(named(&[("iqn.removed", 1), ("iqn.stays", 1)]));
+    assert_eq!(removed.ask_ready(), (GOOD, None));
+    orders.give(named(&[("iqn.removed", 2), ("iqn.stays", 1)]));
+    assert!(removed.received().is_none());
+    assert_eq!(stays.ask_ready(), (GOOD, None));
     orders.give(LoopCommand::Stop);
 }

@@ -16,7 +16,7 @@ pub struct Accesses {
 
 impl Accesses {
     /// Those of a configuration.
-    pub(crate) fn of(catalog: &Catalog) -> Accesses {
+    pub fn of(catalog: &Catalog) -> Accesses {
         let accesses = catalog.accesses.values().map(|(access, _)| (access.proof.clone(), access.role));
         let nodes = catalog.nodes.values().flat_map(|(node, _)| node.certificates.iter());
         // A node may do everything, whatever an access says that has its certificate.
