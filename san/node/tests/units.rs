@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::Serves;
+use common::{Answers, Serves};
 use loadline_base::iscsi::{
     HEADER, Header, IMMEDIATE, NO_TAG, field, flag, logout, logout_response, opcode, padding,
 };
@@ -19,6 +19,7 @@ use loadline_base::nbd::{Request, command};
 use loadline_base::scsi::{Status, operation};
 use loadline_san_core::ids::{Epoch, Incarnation, NodeId, Owner, VolumeId};
 use loadline_san_core::record::Record;
+use loadline_san_core::volume::Status as VolumeStatus;
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::iscsi::negotiated::Negotiated;
 use loadline_san_export::iscsi::parameters::Parameters;
@@ -27,7 +28,7 @@ use loadline_san_export::scsi::reservations::{Kind, Registration, Reservation, R
 use loadline_san_export::scsi::unit::{About, AccessState, NexusName, Port, Unserved};
 use loadline_san_node::config::catalog::Catalog;
 use loadline_san_node::event_loop::LoopSender;
-use loadline_san_node::event_loop::command::{LoopCommand, LoopEvent, LoopState, NewClient};
+use loadline_san_node::event_loop::command::{DeviceFault, LoopCommand, LoopEvent, LoopState, NewClient};
 use loadline_san_node::identity::accesses::Accesses;
 use loadline_san_transport::channel::Channel;
 use nix::sys::resource::Resource;
@@ -179,6 +180,13 @@ fn unit(reservations: Reservations, wanted: Option<u64>) -> LoopCommand {
     LoopCommand::Unit(VOLUME, Box::new(about), Box::new((reservations, 1)), wanted)
 }
 
+/// Another node has claimed the volume.
+fn owned_elsewhere() -> LoopCommand {
+    let owner = Owner { node: NodeId(2), incarnation: Incarnation(1) };
+    let record = Record { epoch: Epoch(50), owner, ..common::record(BLOCKS, 1) };
+    LoopCommand::Record(VOLUME, Box::new(record))
+}
+
 /// Another initiator has the volume for itself.
 fn reserved() -> Reservations {
     let nexus = NexusName { initiator: "iqn.other".into(), isid: [2; 6], group: 1 };
@@ -301,9 +309,39 @@ fn when_another_node_has_owned_the_volume_its_initiators_are_disconnected() {
     assert_eq!(here.ask_ready(), (CHECK_CONDITION, Some(BEGAN)));
     assert_eq!(here.ask_ready(), (GOOD, None));
     // It may have served others, and have confirmed that their reservations hold.
-    let owner = Owner { node: NodeId(2), incarnation: Incarnation(1) };
-    let record = Record { epoch: Epoch(50), owner, ..common::record(BLOCKS, 1) };
-    orders.give(LoopCommand::Record(VOLUME, Box::new(record)));
+    orders.give(owned_elsewhere());
+    assert!(here.received().is_none());
+    orders.give(LoopCommand::Stop);
+}
+
+#[test]
+fn an_initiator_is_disconnected_if_another_node_claims_the_volume_before_this_one_has_claimed_it_again() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+    let how = Serves::default();
+    let (orders, events) = serve_fresh(folder.path(), how.clone());
+    let until = |status| {
+        let begun = Instant::now();
+        loop {
+            let state = state(&orders, &events);
+            if state.volumes[0].view.status == status {
+                return state;
+            }
+            assert!(begun.elapsed() < WAIT, "{:?} does not become {status:?}", state.volumes[0].view);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let mut here = served(&orders, "iqn.here", false);
+    let mut writes = served(&orders, "iqn.writes", false);
+    // Its device and the configuration do not answer: the node serves the volume no more, and keeps its clients.
+    orders.give(LoopCommand::Fault(1, DeviceFault { fails: false, slow_ns: u64::MAX / 2 }));
+    writes.send_write();
+    *how.answers.lock().expect("none has panicked") = Answers::Reads;
+    let _counted = Initiator::new(&orders, "iqn.counted", false);
+    until(VolumeStatus::Watching);
+    *how.answers.lock().expect("none has panicked") = Answers::NoClaims;
+    let state = until(VolumeStatus::Claiming);
+    assert!(state.initiators.contains(&(VOLUME, "iqn.here".to_owned(), true)));
+    orders.give(owned_elsewhere());
     assert!(here.received().is_none());
     orders.give(LoopCommand::Stop);
 }

@@ -34,6 +34,27 @@ const ME: Owner = Owner { node: NodeId(1), incarnation: Incarnation(1) };
 const WAIT: Duration = Duration::from_secs(60);
 const LEASE_NS: u64 = 600_000_000;
 
+/// What the configuration answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Answers {
+    #[default]
+    All,
+    /// No proposal.
+    Reads,
+    /// No proposal by which a node claims the volume.
+    NoClaims,
+}
+
+impl Answers {
+    fn has(self, proposal: &Record) -> bool {
+        match self {
+            Answers::All => true,
+            Answers::Reads => false,
+            Answers::NoClaims => proposal.state != RecordState::TakingOver,
+        }
+    }
+}
+
 /// How a loop serves.
 #[derive(Debug, Clone)]
 pub(crate) struct Serves {
@@ -43,6 +64,8 @@ pub(crate) struct Serves {
     pub(crate) client_wait: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
+    /// What it answers otherwise.
+    pub(crate) answers: Arc<Mutex<Answers>>,
     /// Where the loop's reports of clients that wait go, of its state, and of logical units.
     pub(crate) waiting: Option<Sender<LoopEvent>>,
     /// Where its reports of initiators go that may not reach the volume by any path.
@@ -51,7 +74,14 @@ pub(crate) struct Serves {
 
 impl Default for Serves {
     fn default() -> Serves {
-        Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None, unserved: None }
+        Serves {
+            least: 1,
+            client_wait: WAIT,
+            away: Arc::default(),
+            answers: Arc::default(),
+            waiting: None,
+            unserved: None,
+        }
     }
 }
 
@@ -77,7 +107,7 @@ pub(crate) fn record(blocks: u64, least: u32) -> Record {
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
 pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
-    let Serves { least, client_wait, away, waiting, unserved } = how.clone();
+    let Serves { least, client_wait, away, answers, waiting, unserved } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -139,6 +169,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
             match event {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
                 LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
+                LoopEvent::Propose(_, next, _) if !answers.lock().expect("none has panicked").has(&next) => {}
                 LoopEvent::ReadRecord(volume, asked_at) => {
                     of_store.give(LoopCommand::Seen(volume, Box::new(record.clone()), asked_at));
                 }
