@@ -166,18 +166,17 @@ impl Initiator {
     }
 }
 
+/// The port of this node.
+const HERE: Port = Port { group: 1, state: AccessState::Standby };
+
 /// The logical unit, with what the configuration keeps of reservations.
 fn unit(reservations: Reservations, wanted: Option<u64>) -> LoopCommand {
-    let about = About {
-        cluster: 1,
-        volume: VOLUME.0,
-        name: "vol".into(),
-        bytes: BLOCKS * 4096,
-        most: 4 << 20,
-        ports: vec![Port { group: 1, state: AccessState::Standby }],
-        here: 1,
-    };
-    LoopCommand::Unit(VOLUME, Box::new(about), Box::new((reservations, 1)), wanted)
+    LoopCommand::Unit(VOLUME, Box::new(about(vec![HERE])), Box::new((reservations, 1)), wanted)
+}
+
+fn about(ports: Vec<Port>) -> About {
+    let bytes = BLOCKS * 4096;
+    About { cluster: 1, volume: VOLUME.0, name: "vol".into(), bytes, most: 4 << 20, ports, here: HERE.group }
 }
 
 /// Another node has claimed the volume.
@@ -483,5 +482,28 @@ fn the_sessions_of_an_initiator_that_was_removed_end_although_its_name_was_given
     orders.give(named(&[("iqn.removed", 2), ("iqn.stays", 1)]));
     assert!(removed.received().is_none());
     assert_eq!(stays.ask_ready(), (GOOD, None));
+    orders.give(LoopCommand::Stop);
+}
+
+#[test]
+fn initiators_that_stand_by_are_reported_again_and_again() {
+    const SWEEP: Duration = Duration::from_millis(1500);
+    let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+    let (sender, unserved) = channel();
+    let how = Serves { sweep: SWEEP, unserved: Some(sender), ..Serves::default() };
+    let (orders, _events) = serve_as(folder.path(), how);
+    orders.give(LoopCommand::Detach(VOLUME));
+    let about = about(vec![HERE, Port { group: 2, state: AccessState::ActiveOptimized }]);
+    orders.give(LoopCommand::Unit(VOLUME, Box::new(about), Box::default(), None));
+    let begun = Instant::now();
+    let mut stands_by = Initiator::new(&orders, "iqn.stands-by", false);
+    assert_eq!(stands_by.ask_ready(), (CHECK_CONDITION, Some(BEGAN)));
+    // When it has come, by a first sweep, which may be the same report, and by three more.
+    let mut some = Vec::new();
+    while some.len() < 5 {
+        some.extend(reported(&unserved));
+    }
+    assert!(some.iter().all(|of| *of == ("iqn.stands-by".to_owned(), false)), "{some:?}");
+    assert!(begun.elapsed() >= 3 * SWEEP, "not always");
     orders.give(LoopCommand::Stop);
 }

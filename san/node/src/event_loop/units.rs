@@ -55,8 +55,6 @@ struct UnitHost {
 
 /// How long an initiator counts that has lost its session: it may come back.
 const MAY_COME_BACK_NS: u64 = 15_000_000_000;
-/// How often all initiators that stand by are reported, whatever has become of earlier reports.
-const SWEEP_NS: u64 = 30_000_000_000;
 /// The most initiators of a unit that count so.
 const MOST_LOST: usize = 256;
 
@@ -332,7 +330,8 @@ impl EventLoop {
 
     /// Reports the initiators that may not reach their volumes by any path.
     pub(super) fn report_unserved(&mut self) {
-        let sweeps = self.units.swept.is_none_or(|at| self.now.since(at) >= SWEEP_NS);
+        let sweep_ns = self.options.sweep.as_nanos() as u64;
+        let sweeps = self.units.swept.is_none_or(|at| self.now.since(at) >= sweep_ns);
         if sweeps {
             self.units.swept = Some(self.now);
         }

@@ -62,6 +62,8 @@ pub(crate) struct Serves {
     pub(crate) least: u32,
     /// How long clients wait.
     pub(crate) client_wait: Duration,
+    /// How often all initiators that stand by are reported.
+    pub(crate) sweep: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
     /// What it answers otherwise.
@@ -77,6 +79,7 @@ impl Default for Serves {
         Serves {
             least: 1,
             client_wait: WAIT,
+            sweep: WAIT,
             away: Arc::default(),
             answers: Arc::default(),
             waiting: None,
@@ -107,7 +110,7 @@ pub(crate) fn record(blocks: u64, least: u32) -> Record {
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
 pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
-    let Serves { least, client_wait, away, answers, waiting, unserved } = how.clone();
+    let Serves { least, client_wait, sweep, away, answers, waiting, unserved } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -139,6 +142,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
             spin,
             seed: 1,
             client_wait,
+            sweep,
             is_protected: false,
         };
         let sender = Box::new(move |event| _ = event_sender.send(event));
