@@ -507,3 +507,24 @@ fn initiators_that_stand_by_are_reported_again_and_again() {
     assert!(begun.elapsed() >= 3 * SWEEP, "not always");
     orders.give(LoopCommand::Stop);
 }
+
+#[test]
+fn an_initiator_that_was_removed_does_not_count_as_one_that_may_come_back() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("there is memory");
+    let (sender, unserved) = channel();
+    let (orders, events) = serve_fresh(folder.path(), Serves { unserved: Some(sender), ..Serves::default() });
+    orders.give(named(&[("iqn.gone", 1), ("iqn.removed", 1), ("iqn.stays", 1)]));
+    // Two have lost their sessions a moment ago, and one loses it by its removal.
+    drop(served(&orders, "iqn.gone", true));
+    drop(served(&orders, "iqn.stays", true));
+    let mut removed = served(&orders, "iqn.removed", true);
+    let mut some = Vec::new();
+    while !["iqn.gone", "iqn.stays"].iter().all(|name| some.contains(&((*name).to_owned(), true))) {
+        some.extend(reported(&unserved));
+    }
+    orders.give(named(&[("iqn.stays", 1)]));
+    assert!(removed.received().is_none());
+    assert_eq!(state(&orders, &events).lost_initiators, [(VOLUME, "iqn.stays".to_owned())]);
+    assert_eq!(unserved.try_iter().flatten().count(), 0, "it is not looked for elsewhere");
+    orders.give(LoopCommand::Stop);
+}

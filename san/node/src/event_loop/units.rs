@@ -20,6 +20,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -37,6 +38,7 @@ use super::client::{Client, ClientOrigin, StandsBy};
 use super::command::{LoopEvent, NewClient};
 use super::route::Local;
 use super::why::{MOST_CLIENTS, Why, has_room, is_stranger};
+use crate::identity::accesses::Accesses;
 
 /// The logical unit of a volume at this node.
 struct UnitHost {
@@ -66,6 +68,8 @@ pub(super) struct Units {
     wanted: u64,
     /// When all initiators that stand by were reported last.
     swept: Option<Moment>,
+    /// What the configuration named when it was last known to have changed.
+    accesses: Arc<Accesses>,
 }
 
 impl Units {
@@ -96,6 +100,16 @@ impl Units {
             some.map(|(name, _)| (*id, name.clone())).collect::<Vec<_>>()
         };
         self.hosts.iter().flat_map(of).collect()
+    }
+
+    /// The configuration names these. Initiators that it names no more do not come back, and are not reported: their sessions have ended.
+    pub(super) fn forget_removed(&mut self, accesses: Arc<Accesses>) {
+        let before = std::mem::replace(&mut self.accesses, accesses);
+        for (id, host) in &mut self.hosts {
+            let is_removed = |name: &str| before.name(id.0, name) && !self.accesses.name(id.0, name);
+            host.lost.retain(|(name, _)| !is_removed(name));
+            host.unit.borrow_mut().forget_unserved(is_removed);
+        }
     }
 
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.

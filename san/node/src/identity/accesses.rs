@@ -38,6 +38,11 @@ impl Accesses {
         matches!(self.proofs.get(certificate), Some(Role::Client | Role::Operator))
     }
 
+    /// Whether the volume names this initiator.
+    pub fn name(&self, volume: u64, initiator: &str) -> bool {
+        self.initiators.get(&volume).is_some_and(|names| names.iter().any(|(name, _)| name == initiator))
+    }
+
     /// Whether the volume lets this initiator in, from anywhere, by the naming of this number.
     pub fn let_in(&self, volume: u64, initiator: &(String, u64)) -> bool {
         self.initiators.get(&volume).is_some_and(|names| names.contains(initiator))
