@@ -196,7 +196,12 @@ fn commands_name_the_clients_that_they_disconnect_and_initiators_without_a_sessi
     assert!(!attach("node-1").contains(first), "an initiator is let in");
 
     let target = loadline_san_export::iscsi::name::name_of("disk");
-    let log_in = |node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(&target)).expect("it is let in");
+    let log_in = |owner| {
+        let mut session = Raw::log_in_as(NAME, cluster.address(owner), 1, Some(&target)).expect("it logs in");
+        // It is a client once the loop has let it in.
+        session.get_ready();
+        session
+    };
     let _sessions = (log_in(1), Nbd::connect(cluster.address(1), "disk").expect("it is served"));
     let (code, said) = cluster.try_loadline(&["volume", "detach", "disk"]);
     let clients = format!("initiator {NAME} and 1 other client");
