@@ -35,6 +35,7 @@ const WAIT: Duration = Duration::from_secs(60);
 const LEASE_NS: u64 = 600_000_000;
 
 /// What the configuration answers.
+#[allow(dead_code, reason = "one test uses the rest")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Answers {
     #[default]
