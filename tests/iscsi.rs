@@ -196,7 +196,12 @@ fn commands_name_the_clients_that_they_disconnect_and_initiators_without_a_sessi
     assert!(!attach("node-1").contains(first), "an initiator is let in");
 
     let target = loadline_san_export::iscsi::name::name_of("disk");
-    let log_in = |node| Raw::log_in_as(NAME, cluster.address(node), 1, Some(&target)).expect("it is let in");
+    let log_in = |owner| {
+        let mut session = Raw::log_in_as(NAME, cluster.address(owner), 1, Some(&target)).expect("it logs in");
+        // It is a client once the loop has let it in.
+        session.get_ready();
+        session
+    };
     let _sessions = (log_in(1), Nbd::connect(cluster.address(1), "disk").expect("it is served"));
     let (code, said) = cluster.try_loadline(&["volume", "detach", "disk"]);
     let clients = format!("initiator {NAME} and 1 other client");
@@ -305,6 +310,33 @@ fn what_a_fenced_initiator_has_begun_is_not_carried_out_whichever_node_hears_of_
             assert_eq!(fenced.answer(write).expect("it is answered").0, RESERVATION_CONFLICT);
         }
     }
+}
+
+/// HARDWARE ERROR, SET TARGET PORT GROUPS COMMAND FAILED: key and code.
+const NOT_SET: (u8, u8, u8) = (4, 0x67, 0x0a);
+
+#[test]
+fn an_initiator_moves_the_volume_only_to_where_the_other_clients_of_its_owner_have_sessions() {
+    let cluster = Cluster::start(2);
+    cluster.loadline(&["volume", "create", "disk", "--size", "32MiB"]);
+    let uri = uri(&cluster, 1, "disk");
+    let target = uri.split('/').nth(3).expect("it has a target");
+    let log_in = |name: &str, node| {
+        let name = format!("iqn.2026-01.org.example:{name}");
+        Raw::log_in_as(&name, cluster.address(node), 1, Some(target)).expect("it is let in")
+    };
+    let (mut other, mut first, mut second) = (log_in("other", 1), log_in("mover", 1), log_in("mover", 2));
+    other.get_ready();
+    first.get_ready();
+    assert!(!second.is_ready().expect("it is answered"), "it stands by");
+    assert_eq!(second.activate_standby().expect("it is answered"), Err(NOT_SET));
+    assert_eq!(owner(&cluster, 2), "node-1");
+    assert!(other.is_ready().expect("its session goes on"));
+    let mut other = log_in("other", 2);
+    assert!(!other.is_ready().expect("it is answered"), "it stands by");
+    assert_eq!(second.activate_standby().expect("it is answered"), Ok(()));
+    assert_eq!(owner(&cluster, 2), "node-2");
+    other.get_ready();
 }
 
 /// An initiator has a session with the owner (node 1), and one with node 2, and reserves the volume, which goes on.

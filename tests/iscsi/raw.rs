@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use loadline_base::iscsi::{HEADER, Header, IMMEDIATE, NO_TAG, PORT, add_key, field, flag, opcode, padding};
-use loadline_base::scsi::operation;
+use loadline_base::scsi::{operation, service_action};
 
 /// How long anything is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -42,6 +42,13 @@ fn names<'a>(initiator: &'a str, target: Option<&'a str>) -> Vec<(&'a str, &'a s
         Some(target) => vec![("InitiatorName", initiator), ("TargetName", target)],
         None => vec![("InitiatorName", initiator), ("SessionType", "Discovery")],
     }
+}
+
+/// MAINTENANCE IN or OUT with a service action, of so many bytes.
+fn maintenance(operation: u8, action: u8, bytes: u8) -> [u8; 12] {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1], cdb[9]) = (operation, action, bytes);
+    cdb
 }
 
 impl Raw {
@@ -121,7 +128,7 @@ impl Raw {
         number
     }
 
-    /// The status of this command, and what it reads. Pings are answered meanwhile, and answers to other commands dropped.
+    /// The status of this command, and what it reads, or its sense. Pings are answered meanwhile, and answers to other commands dropped.
     pub(crate) fn answer(&mut self, number: u32) -> io::Result<(u8, Vec<u8>)> {
         let (begun, mut read) = (Instant::now(), Vec::new());
         loop {
@@ -134,7 +141,10 @@ impl Raw {
                         return Ok((header.0[3], read));
                     }
                 }
-                opcode::SCSI_RESPONSE if header.task_tag() == number => return Ok((header.0[3], read)),
+                opcode::SCSI_RESPONSE if header.task_tag() == number => {
+                    // If it has failed, its sense has come.
+                    return Ok((header.0[3], if data.is_empty() { read } else { data }));
+                }
                 // Those of other commands.
                 opcode::DATA_IN | opcode::SCSI_RESPONSE => {}
                 other => panic!("operation code {other:#04x} comes"),
@@ -170,6 +180,25 @@ impl Raw {
         let cdb = [operation::PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, bytes, 0];
         let number = self.send_command(&cdb, flag::WRITE, bytes.into(), &parameters);
         Ok(self.answer(number)?.0)
+    }
+
+    /// Makes the first port that stands by the active one: SET TARGET PORT GROUPS. The error is the key and the code of its sense.
+    pub(crate) fn activate_standby(&mut self) -> io::Result<Result<(), (u8, u8, u8)>> {
+        const STANDBY: u8 = 2;
+        let cdb = maintenance(operation::MAINTENANCE_IN, service_action::REPORT_TARGET_PORT_GROUPS, 255);
+        let report = self.send_command(&cdb, flag::READ, 255, &[]);
+        let (status, states) = self.answer(report)?;
+        assert_eq!(status, 0, "the states of ports are reported");
+        // Each group has one port.
+        let mut groups = states[4..].chunks_exact(12);
+        let group = groups.find(|group| group[0] & 0x0f == STANDBY).expect("one stands by");
+        let list = [0, 0, 0, 0, 0, 0, group[2], group[3]];
+        let bytes = list.len() as u8;
+        let cdb = maintenance(operation::MAINTENANCE_OUT, service_action::SET_TARGET_PORT_GROUPS, bytes);
+        let set = self.send_command(&cdb, flag::WRITE, bytes.into(), &list);
+        let (status, sense) = self.answer(set)?;
+        // Two bytes of length come before the sense.
+        Ok(if status == 0 { Ok(()) } else { Err((sense[4] & 0x0f, sense[14], sense[15])) })
     }
 
     /// The next answer to a command without data: its number, and its status. Pings are answered meanwhile.

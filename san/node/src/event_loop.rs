@@ -131,6 +131,8 @@ pub struct LoopOptions {
     pub seed: u64,
     /// How long a client's request waits while its volume is not served.
     pub client_wait: Duration,
+    /// How often all initiators that stand by are reported, whatever has become of earlier reports.
+    pub sweep: Duration,
     /// Connections between nodes are protected: each begins with a handshake.
     pub is_protected: bool,
 }

@@ -182,8 +182,6 @@ pub(crate) struct NodeState {
     waiting: WaitingAttachments,
     /// What the loops know of logical units.
     units: KnownUnits,
-    /// Initiators that may not reach their volumes by any path.
-    unserved: UnservedInitiators,
     sessions: Sessions,
     /// Connections that were refused since the node began to run, since the other side did not prove that it may connect.
     pub(crate) refused_connections: u64,
@@ -265,6 +263,8 @@ struct Inner {
     /// Threads that compute handshakes.
     helpers: Helpers,
     state: Mutex<NodeState>,
+    /// Initiators that may not reach their volumes by any path.
+    unserved: UnservedInitiators,
     /// Connections of the API.
     api: Connections,
     /// What those get who follow this node.
@@ -322,6 +322,7 @@ impl Node {
                 spin,
                 seed: me.incarnation.0 << 32 | u64::from(id) << 8 | u64::from(number),
                 client_wait: settings.client_wait(),
+                sweep: unserved::SWEEP,
                 is_protected: security.is_some(),
             };
             loops.push(start_loop(options, report.clone())?);
@@ -349,6 +350,7 @@ impl Node {
             unproved: Unproved::default(),
             helpers,
             state,
+            unserved: UnservedInitiators::default(),
             api: Connections::default(),
             samples: Samples::default(),
             reading: reading::Reading::default(),

@@ -299,6 +299,11 @@ impl Unit {
         std::mem::take(&mut self.unserved)
     }
 
+    /// These initiators are not to reach the volume any more: what was to be [taken](Self::take_unserved) of them is forgotten.
+    pub fn forget_unserved(&mut self, is_one: impl Fn(&str) -> bool) {
+        self.unserved.retain(|of| !is_one(&of.initiator));
+    }
+
     /// The initiator of each session, and whether the session reaches the volume.
     pub fn initiators(&self) -> impl Iterator<Item = (&str, bool)> {
         self.nexuses.values().map(|nexus| (nexus.name.initiator.as_str(), nexus.is_active))

@@ -1,6 +1,7 @@
 //! Clients are let in to volumes.
 
 use loadline_san_core::ids::VolumeId;
+use loadline_san_core::lease::Moment;
 use loadline_san_core::volume::{Event, Status};
 use loadline_san_export::front_ends::{AnySession, Opening};
 
@@ -29,9 +30,9 @@ impl EventLoop {
         }
         let (front_ends, waiting) = (&self.front_ends, || host.arriving.iter().chain(&host.announced));
         let is_new_stranger = |new: &NewClient| is_stranger(new.certificate.as_deref(), &new.from);
-        let strangers =
-            || front_ends.strangers() + waiting().filter(|(other, _)| is_new_stranger(other)).count();
-        let all = front_ends.len() + waiting().count() + self.units.held_count();
+        let of = |(other, _): &&(NewClient, Moment)| is_new_stranger(other);
+        let strangers = || front_ends.strangers() + waiting().chain(self.units.all_held()).filter(of).count();
+        let all = front_ends.len() + waiting().count() + self.units.all_held().count();
         if !has_room(all, strangers, is_new_stranger(&new)) {
             return refuse(new, &Why::TooMany);
         }

@@ -60,7 +60,7 @@ impl EventLoop {
                 }
             }
             LoopCommand::Admit(id) => self.admit(id),
-            LoopCommand::Accesses(accesses) => self.end_revoked(&accesses),
+            LoopCommand::Accesses(accesses) => self.end_revoked(accesses),
             LoopCommand::EndSession(session) => self.end_session(session),
             LoopCommand::Detach(id) => self.give_up(id, &Why::Detached),
             LoopCommand::HandOver(id) => self.give_up(id, &Why::HandedOver),

@@ -1,5 +1,6 @@
 //! Connections of clients end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadline_san_core::ids::VolumeId;
@@ -112,8 +113,8 @@ impl EventLoop {
     }
 
     /// The configuration names these: clients are disconnected that were let in by a certificate or as an initiator which may not use the
-    /// volume any more, before anything more is read from them.
-    pub(super) fn end_revoked(&mut self, accesses: &Accesses) {
+    /// volume any more, before anything more is read from them. Such an initiator does not count as one that may come back.
+    pub(super) fn end_revoked(&mut self, accesses: Arc<Accesses>) {
         let is_revoked = |_: VolumeId, of: &ClientOrigin| {
             of.certificate.as_ref().is_some_and(|of| !accesses.may_use_volumes(of))
         };
@@ -122,6 +123,7 @@ impl EventLoop {
             of.initiator.as_ref().is_some_and(|of| !accesses.let_in(volume.0, of))
         };
         self.end_clients(is_not_named, &Why::NotNamed);
+        self.units.forget_removed(accesses);
     }
 
     /// A session has ended: the clients that are forwarded by it are disconnected, before anything more is read from them.

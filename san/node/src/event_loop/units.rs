@@ -20,6 +20,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -37,6 +38,7 @@ use super::client::{Client, ClientOrigin, StandsBy};
 use super::command::{LoopEvent, NewClient};
 use super::route::Local;
 use super::why::{MOST_CLIENTS, Why, has_room, is_stranger};
+use crate::identity::accesses::Accesses;
 
 /// The logical unit of a volume at this node.
 struct UnitHost {
@@ -55,8 +57,6 @@ struct UnitHost {
 
 /// How long an initiator counts that has lost its session: it may come back.
 const MAY_COME_BACK_NS: u64 = 15_000_000_000;
-/// How often all initiators that stand by are reported, whatever has become of earlier reports.
-const SWEEP_NS: u64 = 30_000_000_000;
 /// The most initiators of a unit that count so.
 const MOST_LOST: usize = 256;
 
@@ -68,6 +68,8 @@ pub(super) struct Units {
     wanted: u64,
     /// When all initiators that stand by were reported last.
     swept: Option<Moment>,
+    /// What the configuration named when it was last known to have changed.
+    accesses: Arc<Accesses>,
 }
 
 impl Units {
@@ -81,9 +83,9 @@ impl Units {
         self.hosts.values_mut().map(|host| &mut host.held)
     }
 
-    /// How many clients wait so.
-    pub(super) fn held_count(&self) -> usize {
-        self.hosts.values().map(|host| host.held.len()).sum()
+    /// All clients that wait so.
+    pub(super) fn all_held(&self) -> impl Iterator<Item = &(NewClient, Moment)> {
+        self.hosts.values().flat_map(|host| &host.held)
     }
 
     /// The version of the reservations that each unit obeys.
@@ -98,6 +100,16 @@ impl Units {
             some.map(|(name, _)| (*id, name.clone())).collect::<Vec<_>>()
         };
         self.hosts.iter().flat_map(of).collect()
+    }
+
+    /// The configuration names these. Initiators that it names no more do not come back, and are not reported: their sessions have ended.
+    pub(super) fn forget_removed(&mut self, accesses: Arc<Accesses>) {
+        let before = std::mem::replace(&mut self.accesses, accesses);
+        for (id, host) in &mut self.hosts {
+            let is_removed = |name: &str| before.name(id.0, name) && !self.accesses.name(id.0, name);
+            host.lost.retain(|(name, _)| !is_removed(name));
+            host.unit.borrow_mut().forget_unserved(is_removed);
+        }
     }
 
     /// The initiators of all sessions, each with its volume, and whether it reaches the volume here.
@@ -115,9 +127,8 @@ impl EventLoop {
     /// too.
     pub(super) fn initiators(&self) -> Vec<(VolumeId, String, bool)> {
         let volumes = self.volumes.iter().flat_map(|host| host.arriving.iter().chain(&host.announced));
-        let held = self.units.hosts.values().flat_map(|host| &host.held);
         let coming = volumes
-            .chain(held)
+            .chain(self.units.all_held())
             .filter_map(|(new, _)| Some((new.volume, new.protocol.initiator_of(&new.chosen)?, false)));
         self.units.initiators().into_iter().chain(coming).collect()
     }
@@ -333,7 +344,8 @@ impl EventLoop {
 
     /// Reports the initiators that may not reach their volumes by any path.
     pub(super) fn report_unserved(&mut self) {
-        let sweeps = self.units.swept.is_none_or(|at| self.now.since(at) >= SWEEP_NS);
+        let sweep_ns = self.options.sweep.as_nanos() as u64;
+        let sweeps = self.units.swept.is_none_or(|at| self.now.since(at) >= sweep_ns);
         if sweeps {
             self.units.swept = Some(self.now);
         }

@@ -16,7 +16,7 @@ pub struct Accesses {
 
 impl Accesses {
     /// Those of a configuration.
-    pub(crate) fn of(catalog: &Catalog) -> Accesses {
+    pub fn of(catalog: &Catalog) -> Accesses {
         let accesses = catalog.accesses.values().map(|(access, _)| (access.proof.clone(), access.role));
         let nodes = catalog.nodes.values().flat_map(|(node, _)| node.certificates.iter());
         // A node may do everything, whatever an access says that has its certificate.
@@ -36,6 +36,11 @@ impl Accesses {
     /// Whether the certificate with this fingerprint may use volumes.
     pub fn may_use_volumes(&self, certificate: &str) -> bool {
         matches!(self.proofs.get(certificate), Some(Role::Client | Role::Operator))
+    }
+
+    /// Whether the volume names this initiator.
+    pub fn name(&self, volume: u64, initiator: &str) -> bool {
+        self.initiators.get(&volume).is_some_and(|names| names.iter().any(|(name, _)| name == initiator))
     }
 
     /// Whether the volume lets this initiator in, from anywhere, by the naming of this number.

@@ -8,6 +8,7 @@
 //!   as by an attach. So no client loses the volume for another one, and two initiators that share no node do not take it from each other.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use loadline_san_export::scsi::unit::Unserved;
@@ -24,24 +25,69 @@ const COMES_BACK: Duration = Duration::from_secs(2);
 const LOGS_IN: Duration = Duration::from_secs(6);
 /// How long after an attempt that has changed nothing the next one follows.
 const AGAIN: Duration = Duration::from_secs(6);
+/// How often loops report all initiators that stand by: what was reported before may have been lost.
+pub(super) const SWEEP: Duration = Duration::from_secs(30);
 
 /// Initiators that are looked at, at most. Any program on a node's machine may take a new name for each login.
 const MOST: usize = 1024;
 
+/// An initiator of a volume.
+type Key = (u64, String);
+
 /// Initiators that may not reach their volumes, and when that is looked at.
 #[derive(Debug, Default)]
-pub(super) struct UnservedInitiators {
-    due: BTreeMap<(u64, String), Instant>,
+pub(super) struct UnservedInitiators(Mutex<Due>);
+
+#[derive(Debug, Default)]
+struct Due {
+    at: BTreeMap<Key, Instant>,
     /// A task looks at them.
     is_watched: bool,
 }
 
 impl UnservedInitiators {
-    /// An initiator is looked at then, or earlier if that was to be.
-    fn add(&mut self, of: (u64, String), at: Instant) {
-        if self.due.len() < MOST || self.due.contains_key(&of) {
-            let due = self.due.entry(of).or_insert(at);
-            *due = at.min(*due);
+    fn due(&self) -> MutexGuard<'_, Due> {
+        self.0.lock().expect("no holder panics")
+    }
+
+    /// These are looked at then, or earlier if that was to be. Whether no task does it yet: then [`watch`](Self::watch) is to be called.
+    #[must_use]
+    fn add(&self, some: impl Iterator<Item = (Key, Instant)>) -> bool {
+        let mut due = self.due();
+        for (of, at) in some {
+            if due.at.len() < MOST || due.at.contains_key(&of) {
+                let due = due.at.entry(of).or_insert(at);
+                *due = at.min(*due);
+            }
+        }
+        !std::mem::replace(&mut due.is_watched, true)
+    }
+
+    /// Looks at each when it is time, until there is none. `look` returns those that are to be looked at again.
+    async fn watch<F: Future<Output = Vec<Key>>>(&self, look: impl Fn(Vec<Key>) -> F) {
+        loop {
+            let next = {
+                let mut due = self.due();
+                let next = due.at.values().min().copied();
+                due.is_watched = next.is_some();
+                next
+            };
+            let Some(next) = next else { return };
+            // A shorter wait may begin meanwhile.
+            tokio::time::sleep_until(next.min(Instant::now() + COMES_BACK)).await;
+            let now = Instant::now();
+            // What is reported from now on is looked at once more.
+            let due: BTreeMap<Key, Instant> = {
+                let mut all = self.due();
+                let (due, rest) = std::mem::take(&mut all.at).into_iter().partition(|(_, at)| *at <= now);
+                all.at = rest;
+                due
+            };
+            if !due.is_empty() {
+                let again = look(due.into_keys().collect()).await;
+                let again = again.into_iter().map(|of| (of, Instant::now() + AGAIN));
+                let _ = self.add(again);
+            }
         }
     }
 }
@@ -60,45 +106,19 @@ enum Outcome {
 impl Node {
     /// These initiators may not reach a volume by any path.
     pub(super) fn unserved(&self, id: u64, some: Vec<Unserved>) {
-        let mut state = self.state();
         let now = Instant::now();
-        for Unserved { initiator, is_lost } in some {
-            state.unserved.add((id, initiator), now + if is_lost { COMES_BACK } else { LOGS_IN });
-        }
-        if !std::mem::replace(&mut state.unserved.is_watched, true) {
+        let some = some.into_iter().map(|Unserved { initiator, is_lost }| {
+            let after = if is_lost { COMES_BACK } else { LOGS_IN };
+            ((id, initiator), now + after)
+        });
+        if self.0.unserved.add(some) {
             let this = self.clone();
-            tokio::spawn(async move { this.watch_unserved().await });
+            tokio::spawn(async move { this.0.unserved.watch(|due| this.look_at_unserved(due)).await });
         }
     }
 
-    /// Looks at each when it is time, until there is none.
-    async fn watch_unserved(&self) {
-        loop {
-            let next = {
-                let mut state = self.state();
-                let next = state.unserved.due.values().min().copied();
-                state.unserved.is_watched = next.is_some();
-                next
-            };
-            let Some(next) = next else { return };
-            // A shorter wait may begin meanwhile.
-            tokio::time::sleep_until(next.min(Instant::now() + COMES_BACK)).await;
-            let now = Instant::now();
-            // What is reported from now on is looked at once more.
-            let due: BTreeMap<(u64, String), Instant> = {
-                let mut state = self.state();
-                let all = std::mem::take(&mut state.unserved.due);
-                let (due, rest) = all.into_iter().partition(|(_, due)| *due <= now);
-                state.unserved.due = rest;
-                due
-            };
-            if !due.is_empty() {
-                self.look_at_unserved(due.into_keys()).await;
-            }
-        }
-    }
-
-    async fn look_at_unserved(&self, due: impl Iterator<Item = (u64, String)>) {
+    /// Moves volumes to where these reach them. Returns those that are to be looked at again.
+    async fn look_at_unserved(&self, due: Vec<Key>) -> Vec<Key> {
         let reports = self.reports().await;
         // What belongs to threads that are silent is missing.
         let whole = |local: &LocalView| local.silent_loops == 0;
@@ -107,6 +127,7 @@ impl Node {
             answered.filter(|(_, local)| whole(local)).collect()
         };
         let is_read = self.refresh().await.is_ok();
+        let mut again = Vec::new();
         for (id, initiator) in due {
             let catalog = self.state().catalog.clone();
             let outcome = match is_read {
@@ -117,9 +138,10 @@ impl Node {
                 self.move_volume_to(&catalog, id, node, &initiator).await;
             }
             if outcome != Outcome::Over {
-                self.state().unserved.add((id, initiator), Instant::now() + AGAIN);
+                again.push((id, initiator));
             }
         }
+        again
     }
 
     /// Whether each client of a volume at its owner has a session with this node, too: an initiator may move the volume here. If the owner
@@ -294,5 +316,30 @@ mod tests {
         assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
         catalog.volumes.get_mut(&VOLUME).unwrap().0.attached = None;
         assert_eq!(becomes(&catalog, &nodes), Outcome::Over);
+    }
+
+    #[test]
+    fn an_initiator_that_is_reported_while_it_is_looked_at_is_looked_at_once_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let unserved = UnservedInitiators::default();
+            let of = |name: &str| (VOLUME, name.to_owned());
+            let report = |name: &str| unserved.add([(of(name), Instant::now())].into_iter());
+            assert!(report("a"));
+            let looks = Mutex::new(Vec::new());
+            let look = |due: Vec<Key>| {
+                let mut looks = looks.lock().unwrap();
+                looks.push(due.clone());
+                if looks.len() > 1 {
+                    return std::future::ready(Vec::new());
+                }
+                assert!(!report("a") && !report("b"), "they are watched already");
+                // What is to be looked at again later is looked at now if it was reported since.
+                std::future::ready(due)
+            };
+            tokio::time::timeout(2 * AGAIN, unserved.watch(look)).await.expect("there is none in the end");
+            assert_eq!(looks.into_inner().unwrap(), [vec![of("a")], vec![of("a"), of("b")]]);
+            assert!(report("a"), "it is watched no more");
+        });
     }
 }

@@ -17,6 +17,7 @@ use loadline_san_core::swap::Answer;
 use loadline_san_device::file::{DeviceFile, Devices};
 use loadline_san_export::front_ends::Protocol;
 use loadline_san_export::login::{Export, LoginStep, Refusal};
+use loadline_san_export::scsi::unit::Unserved;
 use loadline_san_node::event_loop::command::{LoopCommand, LoopEvent, NewClient, OpenReplica, OpenVolume};
 use loadline_san_node::event_loop::{EventLoop, LoopOptions, LoopSender, most_in_flight};
 use loadline_san_protocol::ClusterId;
@@ -33,6 +34,28 @@ const ME: Owner = Owner { node: NodeId(1), incarnation: Incarnation(1) };
 const WAIT: Duration = Duration::from_secs(60);
 const LEASE_NS: u64 = 600_000_000;
 
+/// What the configuration answers.
+#[allow(dead_code, reason = "one test uses the rest")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Answers {
+    #[default]
+    All,
+    /// No proposal.
+    Reads,
+    /// No proposal by which a node claims the volume.
+    NoClaims,
+}
+
+impl Answers {
+    fn has(self, proposal: &Record) -> bool {
+        match self {
+            Answers::All => true,
+            Answers::Reads => false,
+            Answers::NoClaims => proposal.state != RecordState::TakingOver,
+        }
+    }
+}
+
 /// How a loop serves.
 #[derive(Debug, Clone)]
 pub(crate) struct Serves {
@@ -40,15 +63,29 @@ pub(crate) struct Serves {
     pub(crate) least: u32,
     /// How long clients wait.
     pub(crate) client_wait: Duration,
+    /// How often all initiators that stand by are reported.
+    pub(crate) sweep: Duration,
     /// Whether the configuration does not answer.
     pub(crate) away: Arc<AtomicBool>,
+    /// What it answers otherwise.
+    pub(crate) answers: Arc<Mutex<Answers>>,
     /// Where the loop's reports of clients that wait go, of its state, and of logical units.
     pub(crate) waiting: Option<Sender<LoopEvent>>,
+    /// Where its reports of initiators go that may not reach the volume by any path.
+    pub(crate) unserved: Option<Sender<Vec<Unserved>>>,
 }
 
 impl Default for Serves {
     fn default() -> Serves {
-        Serves { least: 1, client_wait: WAIT, away: Arc::default(), waiting: None }
+        Serves {
+            least: 1,
+            client_wait: WAIT,
+            sweep: WAIT,
+            away: Arc::default(),
+            answers: Arc::default(),
+            waiting: None,
+            unserved: None,
+        }
     }
 }
 
@@ -74,7 +111,7 @@ pub(crate) fn record(blocks: u64, least: u32) -> Record {
 
 /// A loop that serves a volume of so many blocks on a new file, by a socket in the same folder.
 pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) -> LoopSender {
-    let Serves { least, client_wait, away, waiting } = how.clone();
+    let Serves { least, client_wait, sweep, away, answers, waiting, unserved } = how.clone();
     let path = folder.join("device");
     let file = DeviceFile::create(&path, blocks * 4096 * 9 / 8 + (600 << 20)).expect("there is room");
     let mut devices = Devices { log: file, capacity: None };
@@ -106,6 +143,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
             spin,
             seed: 1,
             client_wait,
+            sweep,
             is_protected: false,
         };
         let sender = Box::new(move |event| _ = event_sender.send(event));
@@ -136,6 +174,7 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
             match event {
                 LoopEvent::Opened(_, result) => result.expect("it opens"),
                 LoopEvent::ReadRecord(..) | LoopEvent::Propose(..) if away.load(Ordering::SeqCst) => {}
+                LoopEvent::Propose(_, next, _) if !answers.lock().expect("none has panicked").has(&next) => {}
                 LoopEvent::ReadRecord(volume, asked_at) => {
                     of_store.give(LoopCommand::Seen(volume, Box::new(record.clone()), asked_at));
                 }
@@ -157,6 +196,9 @@ pub(crate) fn serve(folder: &Path, blocks: u64, spin: Duration, how: &Serves) ->
                 | LoopEvent::UnitWanted(..)
                 | LoopEvent::State(_) => {
                     let _ = waiting.as_ref().map(|waiting| waiting.send(event));
+                }
+                LoopEvent::UnitUnserved(_, some) => {
+                    let _ = unserved.as_ref().map(|unserved| unserved.send(some));
                 }
                 _ => {}
             }

@@ -137,6 +137,15 @@ fn checked_name(name: &str) -> Result<String, String> {
     Ok(name)
 }
 
+/// These initiators with another one. The number of its naming is this new one, unless it is named already: sessions of a naming end when
+/// it does.
+fn with(mut initiators: Vec<Initiator>, wanted: Initiator, new: u64) -> Vec<Initiator> {
+    let known = initiators.extract_if(.., |of| of.name == wanted.name).last();
+    let naming = known.map_or(new, |of| of.naming);
+    initiators.push(Initiator { naming, ..wanted });
+    initiators
+}
+
 impl Node {
     /// Lets an initiator use a volume, from anywhere. One that is named already has what is given now. It holds for sessions that begin
     /// from now on.
@@ -158,10 +167,7 @@ impl Node {
         let now = InitiatorView::from(&wanted);
         let new = u64::from_ne_bytes(random_bytes());
         self.change_volume(id, move |volume| {
-            let mut initiators = volume.initiators.clone();
-            let known = initiators.extract_if(.., |of| of.name == wanted.name).last();
-            let naming = known.map_or(new, |of| of.naming);
-            initiators.push(Initiator { naming, ..wanted.clone() });
+            let initiators = with(volume.initiators.clone(), wanted.clone(), new);
             Volume { initiators, ..volume }
         })
         .await?;
@@ -221,5 +227,20 @@ mod tests {
             let why = wanted.checked().expect_err(words);
             assert!(why.contains(words), "{why}");
         }
+    }
+
+    #[test]
+    fn an_initiator_that_has_another_secret_is_the_same_and_one_that_was_removed_and_named_again_is_another()
+    {
+        let plain = || wanted("iqn.x", None, None).checked().unwrap();
+        let namings = |of: &[Initiator]| of.iter().map(|of| of.naming).collect::<Vec<_>>();
+        let first =
+            with(vec![Initiator { naming: 7, ..wanted("iqn.y", None, None).checked().unwrap() }], plain(), 1);
+        assert_eq!(namings(&first), [7, 1]);
+        let proves = wanted("iqn.x", secret("a", "twelve bytes"), None).checked().unwrap();
+        let second = with(first, proves.clone(), 2);
+        assert_eq!(namings(&second), [7, 1], "its sessions go on");
+        assert_eq!(second[1].chap, proves.chap);
+        assert_eq!(namings(&with(second[..1].to_vec(), plain(), 3)), [7, 3]);
     }
 }
