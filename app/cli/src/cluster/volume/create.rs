@@ -54,7 +54,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,
     /// Clients over the network must connect by TLS, with a certificate, as after 'loadline volume tls NAME required'.
-    /// Clients at a unix socket of the node's host need no certificate.
+    /// Clients at a unix socket of the node's host need no certificate. Initiators of iSCSI do not reach the volume.
     #[arg(long)]
     tls: bool,
     /// Attach each volume to the node with its first copy, and wait until that node serves the volume. Without --at the
