@@ -31,6 +31,20 @@ pub fn megabytes(bytes_per_s: f64) -> String {
     if mb < 100.0 { format!("{mb:.1}") } else { thousands(mb) }
 }
 
+/// A number and what it counts, by the word for one: `1 step`, `2 steps`, `3 copies`.
+pub fn counted(number: u64, one: &str) -> String {
+    match (number, one.strip_suffix("copy")) {
+        (1, _) => format!("1 {one}"),
+        (_, Some(before)) => format!("{number} {before}copies"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
+/// The verb behind such a number.
+pub fn are(number: u64) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
 /// The first few of a list, and how many more there are.
 pub fn listed<T: ToString>(all: &[T], most: usize) -> String {
     let named: Vec<String> = all.iter().take(most).map(T::to_string).collect();
@@ -67,6 +81,15 @@ mod tests {
         );
         assert_eq!([512.0, 2.5e7, 1.5e9].map(megabytes), ["0.0", "25.0", "1,500"]);
         assert_eq!([83.24, 7_051.0, 5_200_000.0].map(latency), ["83.2 us", "7.05 ms", "5.20 s"]);
+    }
+
+    #[test]
+    fn one_has_a_word_of_its_own() {
+        let words = ["block", "I/O", "copy", "in-sync copy"];
+        assert_eq!(words.map(|one| counted(1, one)), ["1 block", "1 I/O", "1 copy", "1 in-sync copy"]);
+        assert_eq!(words.map(|one| counted(2, one)), ["2 blocks", "2 I/Os", "2 copies", "2 in-sync copies"]);
+        assert_eq!(counted(0, "error"), "0 errors");
+        assert_eq!([0, 1, 2].map(are), ["are", "is", "are"]);
     }
 
     #[test]

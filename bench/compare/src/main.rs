@@ -29,7 +29,7 @@ use clap::Parser;
 #[command(max_term_width = 100)]
 struct Args {
     /// Only what contains one of these words: memory, disk, latency, null, fleet, analysis. [default: all] If the first is `san`, the
-    /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes, storm; and iscsi and ceph, if they are named. `vhost` and `iscsi` alone are `san vhost` and `san iscsi`. If the first is `cluster`, a
+    /// virtual SAN is measured instead: nbd, vhost, kill, idle, transport, volumes, storm; and iscsi (or iscsi-sessions, its idle sessions alone) and ceph, if they are named. `vhost` and `iscsi` alone are `san vhost` and `san iscsi`. If the first is `cluster`, a
     /// cluster under a fleet: faults, resync, streaming, watched; and ceph, if that is named. `soak` does random faults for some minutes and checks every block.
     names: Vec<String>,
     /// How many pairs of each; rounds of `cluster resync`.
@@ -56,7 +56,7 @@ struct Args {
     /// Which faults `soak` does, and which nodes `cluster faults` kills. [default: a new one, which is printed]
     #[arg(long)]
     seed: Option<u64>,
-    /// Print JSON instead of a table: `san storm`, `iscsi`.
+    /// Print JSON instead of a table: `san storm`, `iscsi`, `san iscsi-sessions`.
     #[arg(long)]
     json: bool,
     /// The program to measure. [default: loadline beside this one]
@@ -113,7 +113,8 @@ fn run(args: &Args) -> Result<(), String> {
         _ => None,
     };
     if let Some(names) = of_san {
-        let json = args.json && (names == ["storm"] || names == ["iscsi"]);
+        let json =
+            args.json && matches!(names, [name] if ["storm", "iscsi", "iscsi-sessions"].contains(&&**name));
         if !json {
             println!("{} pairs of {} s each; medians (ranges)\n", args.pairs, args.seconds);
         }

@@ -12,6 +12,7 @@ mod vhost;
 mod volumes;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::pair::Context;
 
@@ -41,6 +42,8 @@ pub(crate) fn measure(setting: &Setting<'_>, names: &[String]) -> Result<(), Str
     }
     if named("iscsi") {
         iscsi::measure(setting)?;
+    } else if named("iscsi-sessions") {
+        iscsi::measure_sessions(setting)?;
     }
     if named("ceph") {
         ceph::measure(setting)?;
@@ -79,6 +82,26 @@ fn cpu_of(processes: &[u32]) -> f64 {
     processes.iter().filter_map(ticks).sum::<f64>() / 100.0
 }
 
+/// CPU that processes use in this time, which is waited for: percent of a core.
+fn share_of_core(processes: &[u32], time: Duration) -> f64 {
+    let (begun, before) = (Instant::now(), cpu_of(processes));
+    std::thread::sleep(time);
+    (cpu_of(processes) - before) / begun.elapsed().as_secs_f64() * 100.0
+}
+
+/// Memory of a process that is in RAM, MiB.
+fn resident_mib(process: u32) -> Result<f64, String> {
+    let path = format!("/proc/{process}/status");
+    let status = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
+    let kib: Option<f64> = resident.and_then(|kib| kib.parse().ok());
+    kib.map(|kib| kib / 1024.0).ok_or_else(|| format!("{path} has no resident memory"))
+}
+
+fn met(met: bool) -> &'static str {
+    if met { "met" } else { "NOT MET" }
+}
+
 /// A server of others, which is killed when dropped.
 struct Peer(std::process::Child);
 
@@ -93,7 +116,7 @@ impl Peer {
             if std::os::unix::net::UnixStream::connect(socket).is_ok() {
                 return Ok(peer);
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
         Err("nbdkit does not listen".into())
     }

@@ -1,6 +1,6 @@
 //! What this process may use: open files, locked memory, memory, CPU time.
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{counted, thousands};
 use loadline_base::units::ByteSize;
 use loadline_load::host::{Inventory, allowed_cpus, bound_cpus};
 use loadline_load::memory;
@@ -185,13 +185,13 @@ impl Limits {
                 .run("docker update --cpus=0 CONTAINER");
         }
         if self.bound < all {
-            let found = format!("{} CPUs of {} may be used", self.bound, self.cpus);
+            let found = format!("{} of {} may be used", self.bound, counted(self.cpus.into(), "CPU"));
             return Check::note(name, found)
                 .expected("all of them")
                 .costs("none, if the limit is intended; a load that needs more CPU is limited by the generator, and its report states this")
                 .mend("start it without taskset or a cpuset");
         }
-        Check::ok(name, format!("all {} CPUs", self.cpus))
+        Check::ok(name, if self.cpus == 1 { "1 CPU".into() } else { format!("all {} CPUs", self.cpus) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What others use of this host at the moment, the hypervisor's other guests included.
 
+use loadline_base::figures::counted;
 use loadline_load::host::HostSecond;
 
 use crate::check::Check;
@@ -47,9 +48,10 @@ fn steal(share: f64) -> Check {
 fn busy(second: &HostSecond, cpus: u32) -> Check {
     let name = "CPU: others";
     let share = second.cpu.user + second.cpu.system;
-    let found = format!("{} of {cpus} CPUs in use, with no load of ours, for a second", percent(share));
+    let cpus = counted(cpus.into(), "CPU");
+    let found = format!("{} of {cpus} in use, with no load of ours, for a second", percent(share));
     if share < BUSY {
-        return Check::ok(name, format!("{} of {cpus} CPUs", percent(share)));
+        return Check::ok(name, format!("{} of {cpus}", percent(share)));
     }
     let check = if share < BUSY_WRONG { Check::slow(name, found) } else { Check::bad(name, found) };
     check

@@ -321,7 +321,11 @@ impl Controller {
                     let why = "the name of the worker or of its node is invalid: use letters, digits, '-', '_' and '.'";
                     refusal(why.into(), false)
                 } else if taken >= workers as usize {
-                    refusal(format!("all {workers} workers of this fleet have joined"), false)
+                    let joined = match workers {
+                        1 => "the only worker of this fleet has joined".into(),
+                        _ => format!("all {workers} workers of this fleet have joined"),
+                    };
+                    refusal(joined, false)
                 } else {
                     self.add_member(id.clone(), hello.node.clone(), false);
                     Ok(id)

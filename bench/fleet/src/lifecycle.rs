@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use loadline_base::figures::counted;
 use tokio::time::Instant;
 
 use crate::controller::{Controller, ControllerEvent};
@@ -56,8 +57,9 @@ impl Controller {
                 }
                 ControllerEvent::Tick => {
                     return Err(FleetError::failed(format!(
-                        "{joined} of {workers} workers joined within {wait}; start the others, where the \
+                        "{joined} of {} joined within {wait}; start the others, where the \
                          storage is used, with: loadline worker --join {} --token TOKEN",
+                        counted(workers.into(), "worker"),
                         self.dialled()
                     )));
                 }

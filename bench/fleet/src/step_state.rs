@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use loadline_base::clock::Nanos;
+use loadline_base::figures::counted;
 use loadline_load::host::Inventory;
 use loadline_load::{Job, VerifyReport};
 use loadline_measure::audit::{Finding, FindingKind};
@@ -189,8 +190,16 @@ impl Step<'_> {
         if stop_condition.is_none() && arrived != (completed, errors) {
             outcome.findings.push(Finding::doubt(
                 FindingKind::MissingIntervals,
-                format!("the {completed} I/Os and {errors} errors that worker {id} counted in the window"),
-                format!("{} I/Os and {} errors in the records that it sent", arrived.0, arrived.1),
+                format!(
+                    "the {} and {} that worker {id} counted in the window",
+                    counted(completed, "I/O"),
+                    counted(errors, "error")
+                ),
+                format!(
+                    "{} and {} in the records that it sent",
+                    counted(arrived.0, "I/O"),
+                    counted(arrived.1, "error")
+                ),
                 "Records were lost between worker and controller: this is a bug of Loadline.",
             ));
         }

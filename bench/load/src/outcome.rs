@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use loadline_base::clock::Nanos;
+use loadline_base::figures::counted;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_measure::window::Window;
 use schemars::JsonSchema;
@@ -75,9 +76,14 @@ impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} blocks checked, {} lost, {} corrupt, {} foreign, {} unreadable, {} not judged (a write was in flight, \
+            "{} checked, {} lost, {} corrupt, {} foreign, {} unreadable, {} not judged (a write was in flight, \
              or of unknown outcome)",
-            self.checked, self.lost, self.corrupt, self.foreign, self.unreadable, self.unjudged
+            counted(self.checked, "block"),
+            self.lost,
+            self.corrupt,
+            self.foreign,
+            self.unreadable,
+            self.unjudged
         )
     }
 }

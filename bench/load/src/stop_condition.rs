@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use loadline_base::clock::Nanos;
+use loadline_base::figures::counted;
 use loadline_base::histogram::LatencyHistogram;
 use loadline_base::units::TimeSpan;
 use loadline_measure::interval::Interval;
@@ -140,7 +141,10 @@ impl Watch {
         }
         let errors = self.errors.fetch_add(errors, Ordering::Relaxed) + errors;
         self.limits.iter().find_map(|limit| match *limit {
-            StopIf::Errors(most) => (errors > most).then(|| format!("{limit}: there were {errors} errors")),
+            StopIf::Errors(most) => (errors > most).then(|| {
+                let were = if errors == 1 { "was" } else { "were" };
+                format!("{limit}: there {were} {}", counted(errors, "error"))
+            }),
             StopIf::Latency(percent, most) => {
                 let most = Nanos::from(most.0);
                 let mut second = all.clone();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{counted, thousands};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -174,7 +174,7 @@ pub fn audit(figures: &Figures, requested: &RequestedLoad) -> Vec<Finding> {
         findings.push(Finding::doubt(
             FindingKind::NothingMeasured,
             "I/Os that complete in the window",
-            format!("none in {} s, {} errors", figures.window_s, figures.errors),
+            format!("none in {} s, {}", figures.window_s, counted(figures.errors, "error")),
             "The storage hangs or fails every request, or the rate is so low that no I/O was due.",
         ));
     }
@@ -183,8 +183,10 @@ pub fn audit(figures: &Figures, requested: &RequestedLoad) -> Vec<Finding> {
             FindingKind::Errors,
             "no errors",
             format!(
-                "{} I/Os failed ({} reads, {} writes)",
-                figures.errors, figures.read.errors, figures.write.errors
+                "{} failed ({}, {})",
+                counted(figures.errors, "I/O"),
+                counted(figures.read.errors, "read"),
+                counted(figures.write.errors, "write")
             ),
             "Failed I/Os are in no latency or IOPS figure. See the kernel log for the device.",
         ));

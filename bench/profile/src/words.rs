@@ -79,7 +79,10 @@ impl Profile {
         if self.write_through {
             parts.push("write-through".into());
         }
-        parts.extend(self.flush_every.map(|writes| format!("flush every {writes} writes")));
+        parts.extend(self.flush_every.map(|writes| match writes {
+            1 => "flush after each write".to_owned(),
+            _ => format!("flush every {writes} writes"),
+        }));
         parts
     }
 }

@@ -1,6 +1,7 @@
 //! The same load in several conditions, on several policies, or with one variable changed, side by side: what changed against
 //! the first one, and how sure that is.
 
+use loadline_base::figures::counted;
 use loadline_measure::difference::{Ratio, ratio};
 use loadline_measure::spread::Spread;
 use loadline_profile::{Extent, Profile};
@@ -151,7 +152,7 @@ impl Common {
     }
 
     fn with(&self, load: String) -> String {
-        let workers = self.workers.map(|workers| format!("{workers} workers"));
+        let workers = self.workers.map(|workers| counted(workers.into(), "worker"));
         let parts = [load].into_iter().chain(self.of_storage.iter().cloned()).chain(workers);
         parts.collect::<Vec<_>>().join(", ")
     }

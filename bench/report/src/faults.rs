@@ -205,7 +205,10 @@ pub(crate) fn sentence(event: &FaultRow) -> String {
         });
     }
     if event.errors > 0 {
-        parts.push(format!("{} I/Os failed", thousands(event.errors as f64)));
+        parts.push(match event.errors {
+            1 => "1 I/O failed".into(),
+            errors => format!("{} I/Os failed", thousands(errors as f64)),
+        });
     }
     format!("{}: {}", event.what, parts.join(", "))
 }

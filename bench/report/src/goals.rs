@@ -1,6 +1,6 @@
 //! What a study was to find out, and what it found: criteria of success, load lines, capacities, shares of a ceiling.
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{counted, thousands};
 use loadline_measure::stats::median;
 use loadline_study::network::MeasuredLink;
 
@@ -19,7 +19,12 @@ pub fn sentences(report: &Report) -> Vec<String> {
         sentences.push(format!("{word}: {}: {}", verdict.criterion, verdict.found));
     }
     for search in &report.searches {
-        sentences.push(format!("{}: {} ({} steps)", search.label, search.found, search.steps));
+        sentences.push(format!(
+            "{}: {} ({})",
+            search.label,
+            search.found,
+            counted(search.steps as u64, "step")
+        ));
     }
     for load in &report.loads {
         let repeats = report.steps.iter().filter(|step| step.label == load.label);

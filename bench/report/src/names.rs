@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::figures::counted;
 use loadline_study::planned_step::Purpose;
 
 use crate::rows::StepRow;
@@ -63,10 +64,7 @@ fn storage(step: &StepRow, with_condition: bool) -> Vec<String> {
 }
 
 fn workers(step: &StepRow) -> Option<String> {
-    step.asked_workers.map(|workers| match workers {
-        1 => "1 worker".into(),
-        workers => format!("{workers} workers"),
-    })
+    step.asked_workers.map(|workers| counted(workers.into(), "worker"))
 }
 
 #[cfg(test)]

@@ -286,12 +286,13 @@ fn integrity(verified: &VerifyReport) -> String {
     let judged = verified.checked.saturating_sub(verified.unjudged);
     match (verified.bad(), judged) {
         (0, 0) => "Whether writes were lost is not known: no block could be judged".into(),
+        (0, 1) => "No acknowledged write was lost and no read was old: 1 block was checked".into(),
         (0, _) => format!(
             "No acknowledged write was lost and no read was old: {} blocks were checked",
             thousands(judged as f64)
         ),
         _ => format!(
-            "DATA WERE LOST: of {} blocks checked {} were older than acknowledged, {} corrupt, {} from elsewhere, {} unreadable",
+            "DATA WERE LOST: blocks checked: {}; of these {} older than acknowledged, {} corrupt, {} from elsewhere, {} unreadable",
             thousands(verified.checked as f64),
             thousands(verified.lost as f64),
             thousands(verified.corrupt as f64),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadline_base::figures::{latency, thousands};
+use loadline_base::figures::{counted, latency, thousands};
 use loadline_measure::analysis::Group;
 use loadline_measure::difference::{Change, Ratio};
 use loadline_measure::saturation::{Saturation, Trend};
@@ -189,7 +189,7 @@ fn stalls(report: &Parts<'_>) -> Option<Tile> {
     let headline = match longest {
         Some(ms) if ms < 1e3 => format!("Longest stall: {ms:.0} ms"),
         Some(ms) => format!("Longest stall: {:.1} s", ms / 1e3),
-        None => format!("{} faults, and no worker that stayed", events.len()),
+        None => format!("{}, and no worker that stayed", counted(events.len() as u64, "fault")),
     };
     let failed: u64 = events.iter().map(|event| event.errors).sum();
     let tone = if failed > 0 { Tone::Amber } else { Tone::Plain };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loadline_base::figures::{listed, thousands};
+use loadline_base::figures::{are, counted, listed, thousands};
 use loadline_measure::audit::{Finding, FindingKind, Severity};
 use loadline_measure::spread::REPEATS_FOR_A_LEVEL;
 use loadline_profile::Extent;
@@ -121,9 +121,20 @@ fn check(name: &str, standing: Standing, found: impl Into<String>) -> Check {
 fn complete(Progress { planned, missing, finished }: Progress) -> Check {
     let complete = planned - missing;
     match missing {
-        0 if finished => check("complete", Standing::Sound, format!("all {planned} steps are complete")),
+        0 if finished => check(
+            "complete",
+            Standing::Sound,
+            match planned {
+                1 => "the only step is complete".into(),
+                _ => format!("all {planned} steps are complete"),
+            },
+        ),
         0 => {
-            let found = format!("{complete} steps are complete, and the run is not finished");
+            let found = format!(
+                "{} {} complete, and the run is not finished",
+                counted(complete as u64, "step"),
+                are(complete as u64)
+            );
             check("complete", Standing::Open, found)
         }
         missing => {
@@ -339,7 +350,11 @@ fn integrity(steps: &[StepRow]) -> Option<Check> {
     let doubtful = numbers(steps, |step| step.findings.iter().any(is_doubt));
     let judged = found.checked.saturating_sub(found.unjudged);
     Some(if found.bad() > 0 {
-        let what = format!("the storage failed: {} blocks are not what was written", found.bad());
+        let what = format!(
+            "the storage failed: {} {} not what was written",
+            counted(found.bad(), "block"),
+            are(found.bad())
+        );
         check("data", Standing::Doubtful, what)
     } else if !doubtful.is_empty() {
         let what = format!("whether every acknowledged write is there is not known: {}", in_words(&doubtful));
@@ -354,10 +369,13 @@ fn integrity(steps: &[StepRow]) -> Option<Check> {
         check(
             "data",
             Standing::Sound,
-            format!(
-                "{} blocks were checked, and no acknowledged write is lost{unjudged}",
-                thousands(judged as f64)
-            ),
+            match judged {
+                1 => format!("1 block was checked, and no acknowledged write is lost{unjudged}"),
+                _ => format!(
+                    "{} blocks were checked, and no acknowledged write is lost{unjudged}",
+                    thousands(judged as f64)
+                ),
+            },
         )
     })
 }

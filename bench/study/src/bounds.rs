@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use loadline_base::figures::counted;
 use loadline_base::units::TimeSpan;
 use loadline_load::Target;
 use loadline_profile::Extent;
@@ -153,10 +154,10 @@ fn disks(study: &Study, resolved: &ResolvedFleet) -> Result<(), StudyError> {
         }
         if !target.devices.is_empty() && target.devices.len() as u64 != u64::from(resolved.disks()) {
             return usage(format!(
-                "{what} names {} devices, and {} workers with {} disks each need {}: name as many",
-                target.devices.len(),
-                resolved.workers,
-                resolved.disks_per_worker,
+                "{what} names {}, and {} with {} each need {}: name as many",
+                counted(target.devices.len() as u64, "device"),
+                counted(resolved.workers.into(), "worker"),
+                counted(resolved.disks_per_worker.into(), "disk"),
                 resolved.disks()
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use loadline_base::figures::{are, counted};
 use loadline_fleet::{WorkerInfo, or_stop};
 use loadline_load::Target;
 use loadline_load::error::ErrorKind;
@@ -255,7 +256,11 @@ impl<W: Workers> Runner<'_, W> {
                 findings.push(Finding::doubt(
                     FindingKind::TwoVariables,
                     "every volume to be reached by shared memory (access = \"local\")",
-                    format!("{remote} of {all} volumes are reached by NBD over the network"),
+                    format!(
+                        "{remote} of {} {} reached by NBD over the network",
+                        counted(all as u64, "volume"),
+                        are(remote as u64)
+                    ),
                     "Their owners are not the nodes on whose hosts their workers run: volumes of one worker have several owners, or an \
                      owner is no node of the fleet. Give each worker one disk, and have all nodes of the cluster in the fleet.",
                 ));

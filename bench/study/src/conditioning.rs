@@ -61,8 +61,10 @@ impl<W: Workers> Runner<'_, W> {
                 .filter(|(worker, _)| done.get(worker).is_some_and(|r| r.as_ref().is_err_and(was_lost)))
                 .collect();
             if !again.is_empty() {
-                let notice =
-                    format!("{} workers were lost while they filled their disks: filling again", again.len());
+                let notice = match again.len() {
+                    1 => "1 worker was lost while it filled its disks: filling again".to_owned(),
+                    lost => format!("{lost} workers were lost while they filled their disks: filling again"),
+                };
                 self.shared.lock().show(Update::Notice(&notice));
                 done.extend(or_stop(&mut self.stop, self.workers.fill(&again)).await??);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::figures::counted;
 use loadline_base::units::TimeSpan;
 use loadline_target::{Fault, FaultKind};
 
@@ -61,10 +62,14 @@ impl<'a> Harm<'a> {
         let copies = self.copies;
         if self.done.values().filter(|costs| **costs).count() >= copies {
             return Err(format!(
-                "with {copies} copies, the {} nodes that have faults at the same time may hold all copies of a volume, and \
+                "with {}, the {} may hold all copies of a volume, and \
                  then no node can serve the volume: let a node return first, use more copies, or set force = true if the study \
                  is meant to show this",
-                self.done.len()
+                counted(copies as u64, "copy"),
+                match self.done.len() {
+                    1 => "node that has a fault".to_owned(),
+                    nodes => format!("{nodes} nodes that have faults at the same time"),
+                }
             ));
         }
         if self.done.len() >= self.nodes.len() {

@@ -388,6 +388,8 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_done() {
         ("san = { copies = 2 }", "nodes = 1", "copies = 2, each on another node"),
         ("san = { copies = 4 }", four, "1 to 3 copies"),
         ("san = { copies = 3, least = 4 }", four, "least = 4 of 3 copies"),
+        ("san = { copies = 1, least = 2 }", four, "least = 2 of 1 copy:"),
+        ("san = { copies = 2 }", "nodes = 1", "and there is 1 node:"),
         ("san = { least = 0 }", four, "1 to 2 are possible"),
         ("san = { stripes = 13 }", four, "1 to 12"),
         ("san = {}\ndevices = [\"/dev/x\"]", four, "san makes the disks"),

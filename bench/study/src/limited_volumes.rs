@@ -1,6 +1,6 @@
 //! The limits of a study's volumes: which a study may state, which is in force in a step, and what the step may reach then.
 
-use loadline_base::figures::thousands;
+use loadline_base::figures::{counted, thousands};
 use loadline_measure::audit::{Finding, FindingKind};
 
 use crate::error::StudyError;
@@ -69,7 +69,11 @@ pub(crate) fn findings(result: &StepResult, volumes: usize) -> Vec<Finding> {
     if total.iops > most * (1.0 + TOLERANCE) {
         findings.push(Finding::doubt(
             FindingKind::Limited,
-            format!("at most {} I/Os a second, by the limit of {volumes} volumes", thousands(most)),
+            format!(
+                "at most {} I/Os a second, by the limit of {}",
+                thousands(most),
+                counted(volumes as u64, "volume")
+            ),
             format!("{} I/Os a second", thousands(total.iops)),
             "The limit was not in force in the whole window: something else changed it. Run the study anew.",
         ));

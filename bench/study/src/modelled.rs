@@ -52,7 +52,10 @@ impl Modelled {
         let mut findings = vec![Finding::note(
             FindingKind::Modelled,
             "devices that are themselves",
-            format!("{} devices that behave as {names}", devices.len()),
+            match devices.len() {
+                1 => format!("1 device that behaves as {names}"),
+                count => format!("{count} devices that behave as {names}"),
+            },
             // Without what differs from step to step, so that a report says it once.
             "The figures are of such drives in nodes like these, and not of this machine's disks.",
         )];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use loadline_base::figures::counted;
 use loadline_fleet::{MidStepChanges, StepOutcome, WorkerId, or_stop};
 use loadline_load::Job;
 use loadline_measure::audit::{Finding, FindingKind};
@@ -137,13 +138,17 @@ impl<W: Workers> Runner<'_, W> {
         let by_hand = timeline.events.iter().filter(|event| event.by_hand).count();
         let begun = timeline.events.len() - by_hand;
         if begun < planned {
-            not_done.push(format!("{} were not begun before the window ended", planned - begun));
+            not_done.push(format!(
+                "{} {} not begun before the window ended",
+                planned - begun,
+                if planned - begun == 1 { "was" } else { "were" }
+            ));
         }
         if by_hand > 0 {
             result.findings.push(Finding::doubt(
                 FindingKind::Fault,
                 "a window in which nothing is done but what the study says",
-                format!("machines were migrated by order, {by_hand} times"),
+                format!("machines were migrated by order, {}", counted(by_hand as u64, "time")),
                 "The figures contain what that took. They compare with no other run.",
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loadline_base::figures::counted;
 use loadline_measure::audit::{Finding, FindingKind};
 use loadline_target::{CpuPeriods, Limits};
 
@@ -62,7 +63,7 @@ pub(crate) fn findings(
         findings.push(Finding::doubt(
             FindingKind::Modelled,
             "a machine with the cores of all nodes",
-            format!("{nodes} nodes with {each} each, on a machine with {machine}"),
+            format!("{} with {each} each, on a machine with {machine}", counted(nodes.into(), "node")),
             "While all nodes are busy each gets less than its cores, and more when one is gone. Lower cpu_limit, or use fewer nodes.",
         ));
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use loadline_base::figures::counted;
 use loadline_fleet::{FleetKind, NodeSpec};
 use loadline_load::Target;
 
@@ -86,10 +87,10 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
             let disks = study.disks_of_node(name);
             if disks.len() as u64 != each {
                 return usage(format!(
-                    "[[fleet.node]] {name} names {} disks, and {} workers with {} disks each need {each}: name as many",
-                    disks.len(),
-                    section.workers_per_node,
-                    section.disks_per_worker
+                    "[[fleet.node]] {name} names {}, and {} with {} each need {each}: name as many",
+                    counted(disks.len() as u64, "disk"),
+                    counted(section.workers_per_node.into(), "worker"),
+                    counted(section.disks_per_worker.into(), "disk")
                 ));
             }
             let mut seen = BTreeSet::new();

@@ -2,6 +2,7 @@
 //! starts for itself.
 
 use loadline_base::device_model::DeviceModel;
+use loadline_base::figures::{are, counted};
 use loadline_base::units::ByteSize;
 use loadline_fleet::FleetKind;
 use loadline_target::device_models;
@@ -133,13 +134,16 @@ pub(crate) fn check(study: &Study, fleet: &ResolvedFleet) -> Result<(), StudyErr
         }
         if !(1..=3).contains(&san.copies()) || san.copies() > nodes {
             return usage(format!(
-                "{what} san: copies = {}, each on another node, and there are {nodes} nodes: 1 to 3 copies are possible",
-                san.copies()
+                "{what} san: copies = {}, each on another node, and there {} {}: 1 to 3 copies are possible",
+                san.copies(),
+                are(nodes.into()),
+                counted(nodes.into(), "node")
             ));
         }
         if let Some(least) = san.least.filter(|least| !(1..=san.copies()).contains(least)) {
             return usage(format!(
-                "{what} san: least = {least} of {} copies: 1 to {0} are possible",
+                "{what} san: least = {least} of {}: 1 to {} are possible",
+                counted(san.copies().into(), "copy"),
                 san.copies()
             ));
         }

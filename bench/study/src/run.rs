@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use loadline_base::figures::counted;
 use loadline_fleet::{Fleet, FleetKind, FleetSpec, random_token};
 use loadline_load::error::ErrorKind;
 use tokio::sync::watch;
@@ -242,7 +243,8 @@ async fn harness(
         return Ok(None);
     }
     if plan.starts_cluster() {
-        let notice = format!("starting a cluster of {} nodes for the run", plan.fleet.node_count());
+        let notice =
+            format!("starting a cluster of {} for the run", counted(plan.fleet.node_count().into(), "node"));
         shared.lock().show(Update::Notice(&notice));
     }
     let mut harness = Harness::start(manifest, plan, owned.folder.path(), stop).await?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
+use loadline_base::figures::{are, counted};
 use loadline_fleet::{FleetKind, LossReason, Placement, StepOutcome, WorkerId, WorkerInfo};
 use loadline_load::VerifyReport;
 use loadline_load::error::ErrorKind;
@@ -341,7 +342,7 @@ impl<W: Workers> Runner<'_, W> {
             result.findings.push(Finding::note(
                 FindingKind::MissingIntervals,
                 "every second of every disk in the series",
-                format!("{dropped} records are missing in it"),
+                format!("{} {} missing in it", counted(dropped, "record"), are(dropped)),
                 "The run's folder was too slow to write to. No figure of this table comes from the series.",
             ));
         }
@@ -493,7 +494,8 @@ impl<W: Workers> Runner<'_, W> {
             let left = self.owned.folder.manifest.files.len();
             if left > 0 {
                 let why = format!(
-                    "every step is complete, and {left} files that the run made could not be removed"
+                    "every step is complete, and {} that the run made could not be removed",
+                    counted(left as u64, "file")
                 );
                 return self.owned.events.run(&RunEvent::RunStopped { why });
             }
@@ -558,10 +560,11 @@ fn and_bad_blocks(error: StudyError, bad: u64) -> StudyError {
         return error;
     }
     let kind = if error.kind == ErrorKind::Limit { ErrorKind::Failed } else { error.kind };
-    let message = format!(
-        "{}\nthe storage failed: {bad} blocks were read that do not hold the written data; see events.jsonl in the run's \
-         folder",
-        error.message
-    );
+    let read = match bad {
+        1 => "1 block was read that does not hold the written data".to_owned(),
+        _ => format!("{bad} blocks were read that do not hold the written data"),
+    };
+    let message =
+        format!("{}\nthe storage failed: {read}; see events.jsonl in the run's folder", error.message);
     StudyError { kind, message }
 }

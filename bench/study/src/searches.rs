@@ -1,6 +1,7 @@
 //! Searches: which step comes next, given what was measured, and what a search found. Pure, so that a run that is
 //! resumed goes on where it was.
 
+use loadline_base::figures::counted;
 use loadline_base::units::Rate;
 use loadline_measure::audit::is_carried;
 use loadline_measure::search::{Next, Probe, Scale, Search, SearchOutcome};
@@ -313,8 +314,9 @@ impl SearchPlan {
         let shallow = self.mine(measured).filter(|(_, m)| m.is_shallow(self.percentile)).count();
         if shallow > 0 && self.over != SearchOver::Rate {
             result.found.push_str(&format!(
-                "; {shallow} measurements had fewer than the {} I/Os that a {name} needs; such a measurement counts as within \
+                "; {} had fewer than the {} I/Os that a {name} needs; such a measurement counts as within \
                  the limit only if all its I/Os were: measure longer",
+                counted(shallow as u64, "measurement"),
                 loadline_base::figures::thousands(self.percentile.samples())
             ));
         }
@@ -342,7 +344,7 @@ impl SearchPlan {
             (None, _) => {
                 "it has not begun: the load as it is written was not measured, or carried nothing".into()
             }
-            (Some(_), None) => format!("it has not ended: {} steps so far", result.steps),
+            (Some(_), None) => format!("it has not ended: {} so far", counted(result.steps as u64, "step")),
             (_, Some(SearchOutcome::Bracket { held, missed })) => format!(
                 "{limit} holds up to {} {unit}{carried}{at}; missed at {}",
                 thousands(held),

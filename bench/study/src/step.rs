@@ -175,7 +175,10 @@ fn lost(workers: &[WorkerResult]) -> Option<Finding> {
     };
     Some(Finding::doubt(
         FindingKind::LostWorkers,
-        format!("all {} workers to measure to the end", workers.len()),
+        match workers.len() {
+            1 => "the worker to measure to the end".to_owned(),
+            all => format!("all {all} workers to measure to the end"),
+        },
         format!("{} did not: {}{more}", lost.len(), named.join(", ")),
         "The figures include what these workers measured before they were lost. After that their load is missing: the storage had less work.",
     ))

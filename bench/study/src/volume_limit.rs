@@ -142,7 +142,10 @@ impl VolumeLimit {
 impl fmt::Display for VolumeLimit {
     /// `500 requests a second and 20 MB/s, with bursts of 1s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let iops = self.iops.map(|iops| format!("{} requests a second", thousands(iops as f64)));
+        let iops = self.iops.map(|iops| match iops {
+            1 => "1 request a second".to_owned(),
+            _ => format!("{} requests a second", thousands(iops as f64)),
+        });
         let mbps = self.mbps.map(|mbps| format!("{} MB/s", thousands(mbps as f64)));
         f.write_str(&iops.into_iter().chain(mbps).collect::<Vec<_>>().join(" and "))?;
         self.burst.map_or(Ok(()), |burst| write!(f, ", with bursts of {burst}"))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loadline_base::figures::counted;
 use loadline_fleet::{Manner, MidStepOrder, Restart, WorkerId};
 use loadline_load::Job;
 use loadline_target::error::ErrorKind;
@@ -422,8 +423,8 @@ impl WindowMonitor {
             }
             if begun.elapsed() > KILLED_WITHIN {
                 return Err(TargetError::failed(format!(
-                    "the fleet did not kill {} workers within {} s",
-                    workers.len(),
+                    "the fleet did not kill {} within {} s",
+                    counted(workers.len() as u64, "worker"),
                     KILLED_WITHIN.as_secs()
                 )));
             }

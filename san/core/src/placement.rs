@@ -91,6 +91,18 @@ pub struct Place {
 /// The most copies of a group.
 pub const MOST_COPIES: usize = 3;
 
+/// Why so many nodes are not enough for so many copies.
+fn too_few(copies: usize, domains: usize) -> String {
+    let with = "with a device in service that stores data";
+    if copies == 1 {
+        return format!("1 copy needs a node {with}, and there is none: add a node, or a device");
+    }
+    let there = if domains == 1 { "is" } else { "are" };
+    format!(
+        "{copies} copies need {copies} nodes {with}, and there {there} {domains}: add a node, or ask for fewer copies"
+    )
+}
+
 /// Why there is no place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoPlace {
@@ -98,10 +110,7 @@ pub enum NoPlace {
     #[error("{0} copies: a group has 1 to {MOST_COPIES}")]
     Copies(usize),
     /// There are too few failure domains, however empty they are.
-    #[error(
-        "{copies} copies need {copies} nodes with a device in service that stores data, and there are {domains}: add a node, or \
-         ask for fewer copies"
-    )]
+    #[error("{}", too_few(*copies, *domains))]
     Domains {
         /// The number of copies that was requested.
         copies: usize,
@@ -386,6 +395,18 @@ mod tests {
         // A log device alone has no extents.
         let alone = place(&hybrid(12, 100)[..1], &[need], 1, None).unwrap_err();
         assert_eq!(alone, NoPlace::Domains { copies: 1, domains: 0 });
+    }
+
+    #[test]
+    fn too_few_nodes_are_said_in_the_words_for_one_and_for_several() {
+        let said = |copies, domains| NoPlace::Domains { copies, domains }.to_string();
+        let with = "with a device in service that stores data";
+        let one = said(1, 0);
+        assert!(one.starts_with(&format!("1 copy needs a node {with}, and there is none")), "{one}");
+        let two = said(2, 1);
+        assert!(two.starts_with(&format!("2 copies need 2 nodes {with}, and there is 1:")), "{two}");
+        let three = said(3, 2);
+        assert!(three.starts_with(&format!("3 copies need 3 nodes {with}, and there are 2:")), "{three}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use loadline_san_node::node::manage::{ReplicaView, StatusView, VolumeView};
 use loadline_study::check::human;
 
 use crate::cluster::client::{Api, Failed};
+use crate::output::text::{are, counted};
 use crate::output::{alike, eprint_line, print_error, print_line};
 use crate::process::exit::Exit;
 
@@ -109,7 +110,8 @@ fn bar() -> ProgressBar {
 
 /// How far it is, in words.
 fn words(left: &Left, all: usize, most: u64, since: Duration) -> String {
-    let mut text = format!("{} of {all} copies are to leave", left.copies);
+    let mut text =
+        format!("{} of {} {} to leave", left.copies, counted(all as u64, "copy"), are(left.copies as u64));
     if left.bytes > 0 {
         let done = (most - left.bytes) as f64 / since.as_secs_f64().max(0.001);
         text += &format!(", {} to be copied", human(ByteSize(left.bytes)));
@@ -132,8 +134,8 @@ fn reasons(stays: &[(String, String)]) -> String {
     let mut text = listed.collect::<Vec<_>>().join("; ");
     if !more.is_empty() {
         text += &format!(
-            "; and further reasons for {} volumes, which 'loadline volume show NAME' shows",
-            more.len()
+            "; and further reasons for {}, which 'loadline volume show NAME' shows",
+            counted(more.len() as u64, "volume")
         );
     }
     text
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(text, "2 of 5 copies are to leave, 300 MiB to be copied, 30 s");
         assert_eq!(
             words(&Left { copies: 1, ..Left::default() }, 5, 0, Duration::ZERO),
-            "1 of 5 copies are to leave"
+            "1 of 5 copies is to leave"
         );
     }
 }

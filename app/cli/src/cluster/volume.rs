@@ -94,7 +94,8 @@ enum Command {
         api: Api,
     },
     /// Decide whether clients over the network must connect by TLS, with a certificate. The decision holds for clients
-    /// that connect from now on. Clients at a unix socket of the node's host need no certificate.
+    /// that connect from now on. Clients at a unix socket of the node's host need no certificate. iSCSI has no TLS: a volume
+    /// that requires it refuses initiators.
     #[command(after_help = "Examples:\n  \
         loadline volume tls db required\n  \
         loadline san access add vm-7 --role client --out vm-7-tls --config /srv/loadline/node-1/node.toml\n  \
@@ -195,7 +196,10 @@ enum TlsPolicy {
     Optional,
 }
 
-/// Attach one or several volumes: make a node the owner of each. Clients can then connect to any node.
+/// Attach one or several volumes: make a node the owner of each.
+///
+/// Clients by NBD can then connect to any node. Initiators of iSCSI can log in at every node, and only the path to the owner carries their
+/// requests.
 ///
 /// If another node owned a volume, the named node takes it over. All clients of the volume are disconnected, even if
 /// the owner stays the same. No request that a client sent before is carried out afterwards.

@@ -24,7 +24,7 @@ use loadline_report::own::BenchDocument;
 
 use crate::measure::profile;
 use crate::output::result_file::Place;
-use crate::output::text;
+use crate::output::text::{self, counted};
 use crate::output::{self, print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
@@ -191,10 +191,13 @@ fn conclude(result: &BenchResult) -> Exit {
     if let Some(verify) = result.verify.as_ref().filter(|v| v.bad() > 0) {
         return print_error(
             Exit::Failed,
-            &format!(
-                "{} blocks do not hold the data that was written to them: this storage loses data",
-                verify.bad()
-            ),
+            &match verify.bad() {
+                1 => "1 block does not hold the data that was written to it: this storage loses data"
+                    .to_owned(),
+                bad => format!(
+                    "{bad} blocks do not hold the data that was written to them: this storage loses data"
+                ),
+            },
         );
     }
     if result.figures.total.iops == 0.0 {
@@ -452,12 +455,12 @@ fn print(result: &BenchResult) {
     };
     let ios = figures.total.iops * figures.window_s;
     print_line!(
-        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){polling}; longest stall {} ms; {} errors",
+        "CPU {:.2} s of user and {:.2} s of system time ({:.2} us an I/O){polling}; longest stall {} ms; {}",
         result.cpu.user_s,
         result.cpu.system_s,
         if ios > 0.0 { result.cpu.used_s() * 1e6 / ios } else { 0.0 },
         figures.longest_stall_ms,
-        figures.errors
+        counted(figures.errors, "error")
     );
     if let (Some(service), Some(lateness)) = (&figures.service_us, &figures.lateness_us) {
         print_line!(

@@ -1,5 +1,6 @@
 //! Numbers as people read them, and paths as a shell does.
 
+pub(crate) use loadline_base::figures::{are, counted};
 pub(crate) use loadline_study::resume::quoted;
 
 /// `1234567` → `1,234,567`; small ones keep a decimal.
@@ -16,11 +17,6 @@ pub(crate) fn count(value: f64) -> String {
         grouped.push(digit);
     }
     grouped
-}
-
-/// `1 step`, `2 steps`.
-pub(crate) fn counted(number: u64, what: &str) -> String {
-    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
 }
 
 /// Microseconds in the unit that suits: `85.2 us`, `1.25 ms`, `2.1 s`; `-` where there is no figure.

@@ -16,6 +16,7 @@ use loadline_san_store::space::Space;
 use loadline_san_store::store::{Settings, Store};
 use serde::Serialize;
 
+use crate::output::text::counted;
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 use crate::process::interrupt;
@@ -346,7 +347,11 @@ fn mib(bytes: u64) -> String {
 fn print(seen: &Seen) {
     let (chunk, free) = (mib(seen.chunk_bytes), seen.free_chunks);
     print_line!("device {} of cluster {}", seen.device, seen.cluster);
-    print_line!("  {} in {} chunks of {chunk}, {free} of them free", mib(seen.bytes), seen.chunks);
+    print_line!(
+        "  {} in {} of {chunk}, {free} of them free",
+        mib(seen.bytes),
+        counted(seen.chunks.into(), "chunk")
+    );
     if seen.replicas.is_empty() {
         print_line!("  no replica has its log here");
     }
@@ -401,7 +406,11 @@ fn print_state(replica: u64, state: &ReplicaState) {
     print_line!("  follows   node {node} (life {life}) at epoch {}", state.promise_epoch);
     print_line!("  committed {commit_point}, at epoch {epoch}");
     let (used, all) = (mib(state.log_used), mib(state.log_bytes));
-    print_line!("  log       {} records in {used} of {all}, generation {}", state.records, state.generation);
+    print_line!(
+        "  log       {} in {used} of {all}, generation {}",
+        counted(state.records as u64, "record"),
+        state.generation
+    );
     print_line!("  extents   {}, and tombstones of {} freed extents", state.extents, state.tombstones);
     if !state.listed.is_empty() {
         print_line!(

@@ -2,6 +2,7 @@
 
 use loadline_san_node::config::{self, url::StoreUrl};
 
+use crate::output::text::counted;
 use crate::output::{print_error, print_line};
 use crate::process::exit::Exit;
 
@@ -23,7 +24,7 @@ pub(super) struct MoveStore {
 pub(super) fn move_store(args: &MoveStore) -> Exit {
     match config::move_store(&args.from.clone().absolute(), &args.to.clone().absolute()) {
         Ok(keys) => {
-            print_line!("the configuration ({keys} keys) is in {}", args.to);
+            print_line!("the configuration ({}) is in {}", counted(keys as u64, "key"), args.to);
             print_line!("keep {} until every node has written the new URL into its node.toml", args.from);
             Exit::Done
         }

@@ -529,8 +529,10 @@ fn after_cleanup(args: &Args, folder: &RunFolder, exit: Exit) -> Exit {
 fn exit_of_run(verdict: &RunVerdict) -> Exit {
     if verdict.bad_blocks > 0 {
         let bad = verdict.bad_blocks;
-        let what =
-            format!("the storage failed: {bad} checks found a block that does not hold the written data");
+        let what = format!(
+            "the storage failed: {} found a block that does not hold the written data",
+            counted(bad, "check")
+        );
         return print_error(Exit::Failed, &what);
     }
     if !verdict.missed.is_empty() {

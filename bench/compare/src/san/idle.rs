@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cluster::Cluster;
-use super::{Setting, cpu_of};
+use super::{Setting, met, resident_mib, share_of_core};
 
 const VOLUMES: u32 = 100;
 /// The length of the measurement.
@@ -19,16 +19,10 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
         cluster.loadline(&["volume", "attach", &name])?;
     }
     std::thread::sleep(Duration::from_secs(5));
-    let processes = cluster.processes();
-    let before = cpu_of(&processes);
-    std::thread::sleep(LOOK);
-    let share = (cpu_of(&processes) - before) / LOOK.as_secs_f64() * 100.0;
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", processes[0])).map_err(|e| e.to_string())?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = resident.and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-    let met = |met: bool| if met { "met" } else { "NOT MET" };
+    let process = cluster.processes()[0];
+    let share = share_of_core(&[process], LOOK);
+    let mib = resident_mib(process)?;
     println!("CPU: {share:.2} % of a core; wanted under 1 %: {}", met(share < 1.0));
-    println!("memory: {} MiB; wanted under 200 MiB: {}\n", kib >> 10, met(kib >> 10 < 200));
+    println!("memory: {mib:.0} MiB; wanted under 200 MiB: {}\n", met(mib < 200.0));
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! One copy, by iSCSI over the loopback network, beside tgt: the same initiators, the same size, both in memory. And beside NBD on the same
-//! volume.
+//! volume. And what idle sessions cost.
+
+mod initiator;
+mod sessions;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -216,11 +219,31 @@ pub(super) fn measure(setting: &Setting<'_>) -> Result<(), String> {
         let pairs = in_turn(context.pairs, || load.loadline(&uri, &ours), || load.loadline(&nbd, &ours))?;
         report(name, &pairs, &rows(bound, None, None), all.as_mut());
     }
+    let idle = idle_sessions(setting)?;
     match all {
-        Some(rows) => println!("{:#}", json!({ "pairs": context.pairs, "rows": rows })),
-        None => println!(),
+        Some(rows) => {
+            println!("{:#}", json!({ "pairs": context.pairs, "rows": rows, "idle_sessions": idle.json() }));
+        }
+        None => println!("\n{}", idle.text()),
     }
     Ok(())
+}
+
+/// The idle sessions alone.
+pub(super) fn measure_sessions(setting: &Setting<'_>) -> Result<(), String> {
+    let figures = idle_sessions(setting)?;
+    match setting.json {
+        true => println!("{:#}", json!({ "idle_sessions": figures.json() })),
+        false => println!("{}", figures.text()),
+    }
+    Ok(())
+}
+
+/// Measures idle sessions with a node that has carried no load: memory that a load has left would be used again, and hide what they add.
+fn idle_sessions(setting: &Setting<'_>) -> Result<sessions::Figures, String> {
+    let cluster = Cluster::start(&setting.context.program, setting.memory, 1, 1024)?;
+    cluster.loadline(&["volume", "create", "disk", "--size", "64MiB", "--copies", "1"])?;
+    sessions::measure(&cluster, &network_uri(&cluster, "iscsi")?)
 }
 
 #[cfg(test)]

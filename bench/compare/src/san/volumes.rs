@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cluster::Cluster;
-use super::{Setting, cpu_of};
+use super::{Setting, share_of_core};
 
 const NODES: u8 = 3;
 const COUNTS: [u32; 3] = [10, 100, 300];
@@ -46,10 +46,7 @@ fn one(setting: &Setting<'_>, count: u32) -> Result<String, String> {
     let sum = |key: &str| devices.iter().filter_map(|device| device[key].as_u64()).sum::<u64>();
     let taken = sum("taken") as f64 / sum("replicas").max(1) as f64 / f64::from(1 << 20);
     std::thread::sleep(SETTLES);
-    let processes = cluster.processes();
-    let before = cpu_of(&processes);
-    std::thread::sleep(LOOK);
-    let idle = (cpu_of(&processes) - before) / LOOK.as_secs_f64() / f64::from(NODES) * 100.0;
+    let idle = share_of_core(&cluster.processes(), LOOK) / f64::from(NODES);
     (1..=NODES).for_each(|node| _ = cluster.kill(node));
     let begun = Instant::now();
     (1..=NODES).try_for_each(|node| cluster.start_node(node))?;

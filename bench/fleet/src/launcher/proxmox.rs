@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use loadline_base::figures::counted;
 use loadline_guest::MachineOrder;
 use loadline_load::Target;
 use loadline_proxmox::{
@@ -106,13 +107,10 @@ impl FleetKind for ProxmoxMachines {
     }
 
     fn summary(&self) -> String {
-        let plural = |number: u32| if number == 1 { "" } else { "s" };
         format!(
-            "{} virtual machine{} of Proxmox VE × {} worker{}",
-            self.count(),
-            plural(self.count()),
-            self.workers_per_node,
-            plural(self.workers_per_node)
+            "{} of Proxmox VE × {}",
+            counted(self.count().into(), "virtual machine"),
+            counted(self.workers_per_node.into(), "worker")
         )
     }
 

@@ -20,6 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loadline_base::figures::counted;
 use loadline_guest::MachineOrder;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -121,9 +122,8 @@ impl FleetKind for SshHosts {
     }
 
     fn summary(&self) -> String {
-        let plural = |number: usize| if number == 1 { "" } else { "s" };
-        let (hosts, workers) = (self.nodes.len(), self.workers_per_node as usize);
-        format!("{hosts} host{} × {workers} worker{}", plural(hosts), plural(workers))
+        let (hosts, workers) = (self.nodes.len() as u64, self.workers_per_node.into());
+        format!("{} × {}", counted(hosts, "host"), counted(workers, "worker"))
     }
 
     fn runs_here(&self) -> bool {

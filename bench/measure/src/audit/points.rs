@@ -355,7 +355,10 @@ fn errors(point: &Point) -> Option<Fault> {
     (point.errors > 0).then(|| {
         let expected = format!("{}: no errors", name(point));
         let cause = "Failed I/Os are fast, and the storage did not carry them: check the device's log.";
-        let found = format!("{} I/Os failed", thousands(point.errors as f64));
+        let found = match point.errors {
+            1 => "1 I/O failed".into(),
+            errors => format!("{} I/Os failed", thousands(errors as f64)),
+        };
         Fault { badness: point.errors as f64, ..doubt(FindingKind::Errors, point, expected, found, cause) }
     })
 }

@@ -35,7 +35,8 @@ pub fn print(invocation: &Invocation) -> Result<Printed, ProfileError> {
     data(profile, &mut flags, &mut notes);
     if let Some(writes) = profile.flush_every {
         notes.push(format!(
-            "DISKSPD has no flush after every {writes} writes; this line writes without flushes"
+            "DISKSPD has no flush after every {}; this line writes without flushes",
+            if writes == 1 { "write".into() } else { format!("{writes} writes") }
         ));
     }
     time("-W", "the warm-up", invocation.warm_up, &mut flags, &mut notes);

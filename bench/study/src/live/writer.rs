@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use loadline_base::figures::{are, counted};
 use loadline_fleet::{FleetEvent, LiveSecond, LossReason, WorkerId};
 use loadline_measure::audit::Severity;
 use loadline_measure::interval::Phase;
@@ -185,14 +186,16 @@ impl State {
             }
             FleetEvent::BadBlocks { worker, report } => {
                 let bad = report.bad();
-                self.warn(
-                    true,
-                    format!("worker {worker} read {bad} blocks that do not hold the written data"),
-                );
+                let hold = if bad == 1 { "does not hold" } else { "do not hold" };
+                let blocks = counted(bad, "block");
+                self.warn(true, format!("worker {worker} read {blocks} that {hold} the written data"));
             }
             FleetEvent::Dropped { events } => {
-                let text =
-                    format!("the run's folder is too slow: {events} records are missing in the series");
+                let text = format!(
+                    "the run's folder is too slow: {} {} missing in the series",
+                    counted(*events, "record"),
+                    are(*events)
+                );
                 self.warn(true, text);
             }
             _ => {}

@@ -199,11 +199,6 @@ impl Node {
 const MOST_NAMED: usize = 8;
 
 /// *are a, b and c*, or *are none*. Of many the first few, and how many more there are.
-/// `1 client`, `2 clients`.
-fn counted(number: usize, what: &str) -> String {
-    if number == 1 { format!("{number} {what}") } else { format!("{number} {what}s") }
-}
-
 fn listed(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     match names.as_slice() {

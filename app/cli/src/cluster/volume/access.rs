@@ -40,15 +40,15 @@ pub(super) struct Access {
     /// A file with the secret of that user, another one than the initiator's.
     #[arg(long, value_name = "FILE", requires = "mutual")]
     mutual_secret_file: Option<PathBuf>,
-    /// End the access of the initiator of this name, and the sessions that it has from beyond the machines of nodes.
+    /// End the access of the initiator of this name from machines that run no node, and the sessions that it has from there.
     #[arg(long, value_name = "IQN")]
     remove: Option<String>,
     #[command(flatten)]
     api: Api,
 }
 
-/// What it means that an initiator is let in.
-fn words(name: &str, InitiatorLetIn { now, before }: &InitiatorLetIn) -> String {
+/// What it means that an initiator is let in. Nothing yet, if the volume requires TLS.
+fn words(name: &str, InitiatorLetIn { now, before }: &InitiatorLetIn, requires_tls: bool) -> String {
     let had = before.as_ref().and_then(|of| of.chap_user.as_ref());
     let proves = match (&now.chap_user, &now.mutual_user, had) {
         (None, _, Some(user)) => {
@@ -58,7 +58,13 @@ fn words(name: &str, InitiatorLetIn { now, before }: &InitiatorLetIn) -> String 
         (Some(_), None, _) => ", and proves who it is by CHAP".into(),
         (Some(_), Some(_), _) => ", and proves who it is by CHAP, as the node does (mutual CHAP)".into(),
     };
-    format!("initiator {} may use volume {name}{proves}", now.name)
+    let refused = match requires_tls {
+        true => format!(
+            "; but the volume requires TLS, which iSCSI does not have, and so refuses it: 'loadline volume tls {name} optional' ends that"
+        ),
+        false => String::new(),
+    };
+    format!("initiator {} may use volume {name}{proves}{refused}", now.name)
 }
 
 /// The secret in a file.
@@ -90,24 +96,33 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
         let wanted = LetInitiator { name: initiator.clone(), chap: own, mutual };
         let let_in: InitiatorLetIn =
             api.post(&format!("/v1/volumes/{}/initiators", escaped(name)), wanted)?;
-        return Ok(api.done(&words(name, &let_in)));
+        let volume = api.get::<VolumeView>(&format!("/v1/volumes/{}", escaped(name)));
+        let requires_tls = volume.is_ok_and(|volume| volume.requires_tls);
+        return Ok(api.done(&words(name, &let_in, requires_tls)));
     }
     if let Some(initiator) = &args.remove {
         let ends = EndInitiator { name: initiator.clone() };
         let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
         return Ok(api.done(&format!(
-            "initiator {initiator} is not let in to volume {name} any more from beyond the machines of nodes, and loses the sessions that it has so"
+            "initiator {initiator} may use volume {name} only on the machine of a node now, at that node; its other sessions end"
         )));
     }
     let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
     Ok(match api.json {
         true => print_json(&volume.initiators),
-        false => show(name, &volume.initiators),
+        false => show(name, &volume.initiators, volume.requires_tls),
     })
 }
 
-fn show(name: &str, initiators: &[InitiatorView]) -> Exit {
-    if initiators.is_empty() {
+fn show(name: &str, initiators: &[InitiatorView], requires_tls: bool) -> Exit {
+    if requires_tls {
+        print_line!(
+            "volume {name} requires TLS, so no initiator of iSCSI reaches it: 'loadline volume tls {name} optional' ends that"
+        );
+        if initiators.is_empty() {
+            return Exit::Done;
+        }
+    } else if initiators.is_empty() {
         print_line!(
             "volume {name} names no initiator: by iSCSI it is reached only from the machine of each node"
         );
@@ -119,6 +134,25 @@ fn show(name: &str, initiators: &[InitiatorView]) -> Exit {
         .map(|of| vec![of.name.clone(), user(&of.chap_user), user(&of.mutual_user)])
         .collect();
     write(table(&["initiator", "chap user", "mutual user"], &rows).as_bytes());
-    print_line!("From the machine of a node, other initiators reach it without a secret.");
+    if !requires_tls {
+        print_line!("From the machine of a node, other initiators reach it without a secret.");
+    }
     Exit::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_initiator_of_a_volume_that_requires_tls_is_not_said_to_reach_it() {
+        let now = InitiatorView { name: "iqn.a".into(), chap_user: None, mutual_user: None };
+        let let_in = InitiatorLetIn { now, before: None };
+        assert_eq!(words("db", &let_in, false), "initiator iqn.a may use volume db");
+        let refused = words("db", &let_in, true);
+        assert!(
+            refused.contains("requires TLS") && refused.contains("loadline volume tls db optional"),
+            "{refused}"
+        );
+    }
 }

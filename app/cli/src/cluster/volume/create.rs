@@ -11,6 +11,7 @@ use loadline_san_node::node::manage::{CreateVolume, CreateVolumes, MadeVolume};
 use super::names;
 use crate::cluster::client::{Api, Failed, print_json};
 use crate::output::print_error;
+use crate::output::text::{are, counted};
 use crate::process::exit::Exit;
 
 /// The most volumes of one request: a node makes all of them or none.
@@ -54,7 +55,7 @@ pub(super) struct Create {
     #[arg(long, value_name = "SIZE")]
     log: Option<ByteSize>,
     /// Clients over the network must connect by TLS, with a certificate, as after 'loadline volume tls NAME required'.
-    /// Clients at a unix socket of the node's host need no certificate.
+    /// Clients at a unix socket of the node's host need no certificate. Initiators of iSCSI do not reach the volume.
     #[arg(long)]
     tls: bool,
     /// Attach each volume to the node with its first copy, and wait until that node serves the volume. Without --at the
@@ -126,8 +127,9 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
         return Err(match made.len() {
             0 => why,
             count => why.after(&format!(
-                "{count} of {} volumes are made ({}), the others are not",
-                all.len(),
+                "{count} of {} {} made ({}), the others are not",
+                counted(all.len() as u64, "volume"),
+                are(count as u64),
                 named(&made)
             )),
         });
@@ -135,10 +137,12 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
     let late: Vec<MadeVolume> = made.iter().filter(|volume| args.attach && !volume.served).cloned().collect();
     if !late.is_empty() {
         let why = format!(
-            "all {} volumes are made and attached, but {} are not served yet: {}. 'loadline volume show NAME' shows the cause; \
-             the node serves the volume as soon as the cause is gone",
-            made.len(),
+            "{} {} made and attached, but {} {} not served yet: {}. 'loadline volume show NAME' shows the cause; the node \
+             serves the volume as soon as the cause is gone",
+            counted(made.len() as u64, "volume"),
+            are(made.len() as u64),
             late.len(),
+            are(late.len() as u64),
             named(&late),
         );
         return Ok(print_error(Exit::Failed, &why));

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use indicatif::ProgressBar;
 
 use crate::cluster::client::Failed;
+use crate::output::text::are;
 
 /// Reasons that a message lists.
 const MOST_LISTED: usize = 3;
@@ -54,9 +55,15 @@ fn summary(all: usize, done: usize, mut failures: Vec<Failed>, what: &str) -> Fa
     };
     let untried = match all - done - failures.len() {
         0 => String::new(),
+        1 => ", 1 was not tried".into(),
         untried => format!(", {untried} were not tried"),
     };
-    let text = format!("of {all} volumes {done} are {what}, {} are not{untried}: {reasons}", failures.len());
+    let text = format!(
+        "of {all} volumes {done} {} {what}, {} {} not{untried}: {reasons}",
+        are(done as u64),
+        failures.len(),
+        are(failures.len() as u64)
+    );
     failures.remove(0).among(done > 0, text)
 }
 
@@ -99,7 +106,7 @@ mod tests {
         };
         let failed = each(&names(9), "deleted", silent).expect_err("no answer");
         assert_eq!(tried.get(), 2);
-        assert_eq!(failed.message(), "of 9 volumes 1 are deleted, 1 are not, 7 were not tried: no answer");
+        assert_eq!(failed.message(), "of 9 volumes 1 is deleted, 1 is not, 7 were not tried: no answer");
     }
 
     #[test]
@@ -111,7 +118,7 @@ mod tests {
         let failed = each(&names(3), "attached", late).expect_err("one is late");
         assert_eq!(
             failed.message(),
-            "of 3 volumes 2 are attached, 1 are not: volume disk-1 is not served yet"
+            "of 3 volumes 2 are attached, 1 is not: volume disk-1 is not served yet"
         );
     }
 

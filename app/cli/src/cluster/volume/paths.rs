@@ -9,7 +9,7 @@ use crate::output::{print_line, write};
 /// Prints how many sessions there are, and the reservation if there is one: each as a line of the volume.
 pub(super) fn print_lines(volume: &VolumeView) {
     print_line!("target    {}, LUN 0", volume.paths.target);
-    print_line!("iscsi     {}", sessions(&volume.paths));
+    print_line!("iscsi     {}", sessions(&volume.paths, volume.requires_tls));
     if let Some(text) = reserved(volume.reservations.as_ref()) {
         print_line!("reserved  {text}");
     }
@@ -47,8 +47,8 @@ pub(super) fn print_tables(volume: &VolumeView) {
     }
 }
 
-/// How many sessions there are, and where that is not known.
-fn sessions(paths: &PathsView) -> String {
+/// How many sessions there are, where that is not known, and that no new one is possible if the volume requires TLS.
+fn sessions(paths: &PathsView, requires_tls: bool) -> String {
     let unknown: Vec<String> = paths.unknown.iter().map(|of| format!("{} ({})", of.node, of.why)).collect();
     let known = match (paths.initiators.len(), unknown.is_empty()) {
         (0, true) => "no sessions".into(),
@@ -61,10 +61,14 @@ fn sessions(paths: &PathsView) -> String {
             )
         }
     };
-    match unknown.is_empty() {
-        true => known,
-        false => format!("{known}; not known at {}", unknown.join(", ")),
+    let mut text = known;
+    if !unknown.is_empty() {
+        text += &format!("; not known at {}", unknown.join(", "));
     }
+    if requires_tls {
+        text += "; logins are refused, because the volume requires TLS";
+    }
+    text
 }
 
 /// What the reservation is, or that there is none for registrations. Nothing if nothing is registered.
@@ -97,9 +101,9 @@ mod tests {
     #[test]
     fn sessions_that_are_not_known_are_not_said_to_be_none() {
         let unknown = || vec![UnknownPaths { node: "node-2".into(), why: "it does not answer".into() }];
-        assert_eq!(sessions(&PathsView::default()), "no sessions");
+        assert_eq!(sessions(&PathsView::default(), false), "no sessions");
         let none = PathsView { unknown: unknown(), ..PathsView::default() };
-        assert_eq!(sessions(&none), "no sessions known; not known at node-2 (it does not answer)");
+        assert_eq!(sessions(&none, false), "no sessions known; not known at node-2 (it does not answer)");
         let path = |node: &str, sessions| PathView {
             node: node.into(),
             portal: None,
@@ -109,7 +113,16 @@ mod tests {
         let initiator =
             InitiatorPaths { initiator: "iqn.a".into(), paths: vec![path("node-1", 2), path("node-3", 1)] };
         let some = PathsView { initiators: vec![initiator], unknown: unknown(), ..PathsView::default() };
-        assert_eq!(sessions(&some), "3 sessions of 1 initiator; not known at node-2 (it does not answer)");
+        assert_eq!(
+            sessions(&some, false),
+            "3 sessions of 1 initiator; not known at node-2 (it does not answer)"
+        );
+    }
+
+    #[test]
+    fn a_volume_that_requires_tls_is_said_to_refuse_logins() {
+        let refused = "no sessions; logins are refused, because the volume requires TLS";
+        assert_eq!(sessions(&PathsView::default(), true), refused);
     }
 
     #[test]

@@ -180,6 +180,21 @@ fn follow(scrub: &mut Scrub, volume: &VolumeView, until: Instant) {
     }
 }
 
+/// What it means that so many blocks are corrupt, at least one.
+fn mismatches(corrupt: u64, is_attached: bool) -> String {
+    let found = match corrupt {
+        1 => "1 block did not match its checksum".to_owned(),
+        _ => format!("{corrupt} blocks did not match their checksums"),
+    };
+    let then = match is_attached {
+        true => {
+            "the owner of the volume repairs what is corrupt from other copies; scrub again to check the repair"
+        }
+        false => "attach the volume and scrub again: only the owner of an attached volume repairs blocks",
+    };
+    format!("{found}: {then}")
+}
+
 /// Says what was found, and what was left out.
 fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
     let corrupt: u64 = seen.iter().map(|scrub| scrub.corrupt).sum();
@@ -189,11 +204,7 @@ fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
     });
     let mut found: Vec<String> = left_out.collect();
     if corrupt > 0 {
-        let then = match volume.attached.is_some() {
-            true => "the owner of the volume repairs them from other copies; scrub again to check the repair",
-            false => "attach the volume and scrub again: only the owner of an attached volume repairs blocks",
-        };
-        found.insert(0, format!("{corrupt} blocks did not match their checksums: {then}"));
+        found.insert(0, mismatches(corrupt, volume.attached.is_some()));
     }
     if !found.is_empty() {
         return print_error(Exit::Findings, &found.join("\n"));
@@ -202,4 +213,17 @@ fn verdict(seen: &[ScrubView], volume: &VolumeView, api: &Api) -> Exit {
         print_line!("all blocks match their checksums");
     }
     Exit::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_corrupt_block_has_the_words_for_one() {
+        let one = mismatches(1, true);
+        assert!(one.starts_with("1 block did not match its checksum: the owner"), "{one}");
+        let two = mismatches(2, false);
+        assert!(two.starts_with("2 blocks did not match their checksums: attach the volume"), "{two}");
+    }
 }

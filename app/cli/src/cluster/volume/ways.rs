@@ -21,7 +21,7 @@ pub(super) fn print_all(how: &Use) {
     if let Some(uri) = of("iscsi").network {
         if !how.lets_initiators_in {
             print_line!(
-                "iSCSI lets in only the nodes' own machines yet; to let a host in, by the name of its initiator:"
+                "by iSCSI only the machine of each node reaches it; to let another host in, by the name of its initiator:"
             );
             print_line!("  loadline volume access {} --initiator IQN", how.volume);
         }

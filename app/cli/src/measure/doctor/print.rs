@@ -3,6 +3,7 @@
 use loadline_doctor::report::HostReport;
 use loadline_doctor::{Check, DoctorReport, Severity};
 
+use crate::output::text::counted;
 use crate::output::wrap;
 
 /// How wide it is where there is no terminal.
@@ -61,7 +62,7 @@ fn header(host: &HostReport) -> String {
     let cpu = of.cpu.as_ref().map(|cpu| format!(" ({cpu})")).unwrap_or_default();
     let memory = of.memory.map(|bytes| format!(", {:.1} GiB of memory", bytes as f64 / f64::from(1 << 30)));
     let kernel = of.kernel.as_deref().unwrap_or("unknown");
-    format!("{name}: Linux {kernel}, {} CPUs{cpu}{}", of.cpus, memory.unwrap_or_default())
+    format!("{name}: Linux {kernel}, {}{cpu}{}", counted(of.cpus.into(), "CPU"), memory.unwrap_or_default())
 }
 
 /// Every check once, in the order in which they were made, with all workers that found the same.

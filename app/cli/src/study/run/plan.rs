@@ -30,7 +30,9 @@ fn text(study: &Study, plan: &Plan, found: &PlanCheck, out: &Path, complete: &[u
     let fleet = format!("{}, {each} each", plan.fleet.placement.summary());
     let disks = match plan.disk_size {
         Some(size) => match plan.cluster {
-            Some(cluster) => format!("volumes of {} with {} copies", human(size), cluster.copies),
+            Some(cluster) => {
+                format!("volumes of {} with {}", human(size), counted(cluster.copies as u64, "copy"))
+            }
             None => format!("files of {}", human(size)),
         },
         None if !found.hosts.is_empty() => "existing disks of the hosts".into(),

@@ -16,7 +16,7 @@ use loadline_study::progress::{Progress, Update};
 
 use super::copies;
 use crate::output::eprint_line;
-use crate::output::text;
+use crate::output::text::{self, are, counted};
 
 /// Without a terminal, a line so often while a phase lasts.
 const EVERY: Duration = Duration::from_secs(10);
@@ -106,7 +106,8 @@ impl Shown {
                 .map(|(name, value)| format!("  {name} {}", text::latency(Some(value))))
                 .unwrap_or_default(),
         };
-        let errors = if second.errors > 0 { format!("  {} errors", second.errors) } else { String::new() };
+        let errors =
+            if second.errors > 0 { format!("  {}", counted(second.errors, "error")) } else { String::new() };
         self.live = format!("  {} IOPS{tail}{errors}", text::count(second.iops as f64));
         self.refresh();
     }
@@ -166,7 +167,9 @@ impl Shown {
             }
             FleetEvent::Dropped { events } => {
                 self.line(&format!(
-                    "the run's folder is too slow: {events} records are missing in the series"
+                    "the run's folder is too slow: {} {} missing in the series",
+                    counted(*events, "record"),
+                    are(*events)
                 ));
             }
             _ => {}
@@ -214,7 +217,7 @@ impl Shown {
             text::latency(latency.mean)
         );
         if result.figures.errors > 0 {
-            line.push_str(&format!("  {} errors", result.figures.errors));
+            line.push_str(&format!("  {}", counted(result.figures.errors, "error")));
         }
         if result.lost() > 0 {
             line.push_str(&format!("  {} lost", result.lost()));
@@ -285,9 +288,11 @@ impl Drop for Shown {
 /// What is to be done where workers are waited for.
 pub(crate) fn waiting(listen: SocketAddr, token: &str, workers: u32) -> String {
     let address = dialled(listen);
+    let start = if workers == 1 { "start it" } else { "start each of them, under a name of its own," };
     format!(
-        "waiting for {workers} workers; start each of them, under a name of its own, with\n  \
-         LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}"
+        "waiting for {}; {start} with\n  \
+         LOADLINE_TOKEN={token} loadline worker --name NAME --join {address}",
+        counted(workers.into(), "worker")
     )
 }
 

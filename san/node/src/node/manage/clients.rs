@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use loadline_base::figures;
+use loadline_base::figures::{self, counted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::counted;
 use super::local::{InitiatorAt, LocalView};
 use crate::node::Node;
 
@@ -53,8 +52,8 @@ impl ClientsView {
         };
         let others = match (self.others, &initiators) {
             (0, _) => None,
-            (others, None) => Some(counted(others, "client")),
-            (others, Some(_)) => Some(counted(others, "other client")),
+            (others, None) => Some(counted(others as u64, "client")),
+            (others, Some(_)) => Some(counted(others as u64, "other client")),
         };
         let all: Vec<String> = initiators.into_iter().chain(others).collect();
         (!all.is_empty()).then(|| all.join(" and "))

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use loadline_base::figures::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +31,7 @@ pub struct LimitVolume {
 impl fmt::Display for LimitVolume {
     /// `5000 requests a second and 200 MB/s, with bursts of 100 ms`; `no limit`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let iops = self.iops.map(|iops| format!("{iops} requests a second"));
+        let iops = self.iops.map(|iops| format!("{} a second", counted(iops, "request")));
         let bytes = self.bytes_per_s.map(|bytes| format!("{} MB/s", bytes as f64 / 1e6));
         let burst = self.burst_ms.map_or(String::new(), |ms| format!(", with bursts of {ms} ms"));
         match (iops, bytes) {
@@ -95,6 +96,7 @@ mod tests {
             words(Some(5), Some(2_500_000), Some(100)),
             "5 requests a second and 2.5 MB/s, with bursts of 100 ms"
         );
+        assert_eq!(words(Some(1), None, None), "1 request a second");
         assert_eq!(words(None, Some(1_000_000), None), "1 MB/s");
         assert_eq!(words(None, None, None), "no limit");
     }

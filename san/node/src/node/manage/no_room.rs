@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use loadline_base::figures::counted;
 use loadline_base::units::ByteSize;
 use loadline_san_core::ids::NodeId;
 use loadline_san_core::layout::BLOCK;
@@ -49,9 +50,10 @@ pub(super) fn of_volume(
         count => format!("in {count} groups of at most {}", size(groups.iter().map(need).max().unwrap_or(0))),
     };
     ManageError::NoRoom(format!(
-        "there is no room for volume {name} with {copies} copies: each copy needs {} ({parts}): {} for data, {} for logs, and \
+        "there is no room for volume {name} with {}: each copy needs {} ({parts}): {} for data, {} for logs, and \
          {} because a device allocates whole chunks. The copies of a group must be on different nodes. {}: add a device, make \
          the volume smaller, or give it a smaller log",
+        counted(copies as u64, "copy"),
         size(all),
         size(data),
         size(logs),
@@ -116,8 +118,9 @@ pub(super) fn of_growth(
         }
     };
     ManageError::NoRoom(format!(
-        "there is no room to make volume {name} so large: each of its {copies} copies needs {} more: {} for data, {} for logs, and {} because \
+        "there is no room to make volume {name} so large: {} needs {} more: {} for data, {} for logs, and {} because \
          a device allocates whole chunks. {and_what}",
+        if copies == 1 { "its copy".into() } else { format!("each of its {copies} copies") },
         size(all),
         size(data),
         size(logs),
