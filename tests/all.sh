@@ -7,7 +7,7 @@
 #                                             lane `others` only the rest
 set -euo pipefail
 
-# Programs that compute, and have no time limits. They get what the others leave of the processors.
+# Programs that compute, whose steps have no time limits. They get what the others leave of the processors.
 computes='
 san/device/tests/full_log
 san/model/tests/mutants
@@ -52,16 +52,20 @@ if (($# > 0)); then
     elif [[ $lane == beside ]]; then
         exit
     fi
-    # One that hangs ends with its children, so that the others run.
+    # One that hangs is ended with its children, so that the others run.
     minutes=20
     ! is_in "$computes" || minutes=60
-    set -m    # In a process group of its own, which hears of Ctrl-C as a program in front does.
-    timeout --kill-after=10 "${minutes}m" "$@" &
+    set -m    # In a process group of its own, in which Ctrl-C can be caught. It reads nothing, so the terminal does not stop it.
+    timeout --kill-after=10 "${minutes}m" "$@" </dev/null &
     set +m
-    trap 'kill -- "-$!" 2>/dev/null || true' INT TERM
+    trap 'kill -- "-$!" 2>/dev/null || true' HUP INT QUIT TERM
     status=0
     wait "$!" || status=$?
-    ((status != 124 && status != 137)) || echo "tests: $source did not end within $minutes min" >&2
+    if ((SECONDS >= minutes * 60)); then
+        sleep 5    # Programs that end in order have ended by then.
+        kill -KILL -- "-$!" 2>/dev/null || true
+        echo "tests: $source did not end within $minutes min" >&2
+    fi
     exit "$status"
 fi
 
@@ -87,7 +91,7 @@ cargo_test beside "${names[@]/#/--test=}" >"$shown" 2>&1 &
 beside=$!
 set +m
 trap '[[ -z $beside ]] || kill -- "-$beside" 2>/dev/null || true; rm -f "$shown"' EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' HUP INT QUIT TERM
 
 status=0
 cargo_test others || status=$?

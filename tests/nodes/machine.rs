@@ -189,6 +189,12 @@ impl Machine {
         }
     }
 
+    /// Whether it has said this.
+    pub(crate) fn has_said(&mut self, what: &str) -> bool {
+        self.lines.try_iter().for_each(|line| self.said.push_str(&line));
+        self.said.contains(what)
+    }
+
     /// Waits until a line begins with this word and a number that is at least this one. Returns the number.
     pub(crate) fn wait_for_number(&mut self, word: &str, least: u64) -> u64 {
         let until = Instant::now() + BOOTS;

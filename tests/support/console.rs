@@ -162,6 +162,7 @@ impl Browser {
             Ok(line) => serde_json::from_str(&line).expect("it is JSON"),
             Err(RecvTimeoutError::Timeout) => panic!("{command}: the browser does not answer"),
             Err(RecvTimeoutError::Disconnected) => {
+                let _ = self.child.kill();
                 let mut why = String::new();
                 let _ = self.child.stderr.take().expect("it is piped").read_to_string(&mut why);
                 panic!("the browser has ended: {why}");

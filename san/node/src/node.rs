@@ -244,6 +244,10 @@ pub struct Node(Arc<Inner>);
 struct Inner {
     settings: NodeSettings,
     me: Owner,
+    /// When this life of its process began.
+    since: Instant,
+    /// Volumes that the life before has left to this one.
+    kept: BTreeSet<u64>,
     /// The address at which it listens for other nodes.
     own: SocketAddr,
     cluster: ClusterId,
@@ -338,6 +342,8 @@ impl Node {
         let inner = Inner {
             settings,
             me,
+            since: Instant::now(),
+            kept: node.keeps.clone(),
             own: node.peer,
             cluster,
             config,

@@ -26,10 +26,13 @@ impl Node {
                     self.0.config.propose(volume, record, replaces, self.loop_of(volume.0).clone());
                 }
                 LoopEvent::Attached(volume) => {
-                    self.open_volume_sockets(volume.0, self.socket_here(volume.0));
                     self.state().attached.insert(volume.0);
+                    self.open_volume_sockets(volume.0, self.socket_here(volume.0));
                 }
-                LoopEvent::Detached(volume) => _ = self.state().attached.remove(&volume.0),
+                LoopEvent::Detached(volume) => {
+                    self.state().attached.remove(&volume.0);
+                    self.volume_sockets();
+                }
                 LoopEvent::WaitingStarted(volume, number) => self.waiting_started(volume.0, number),
                 LoopEvent::WaitingLetIn(volume, number) => self.waiting_let_in(volume.0, number),
                 LoopEvent::WaitingGone(volume, number) => self.waiting_gone(volume.0, number),

@@ -127,7 +127,10 @@ impl Node {
     pub(super) fn bound(&self) -> BTreeSet<u64> {
         let state = self.state();
         let volumes = state.loops.iter().flat_map(|of| &of.volumes);
-        volumes.filter(|volume| volume.bound > 0).map(|volume| volume.id.0).collect()
+        let bound = volumes.filter(|volume| volume.bound > 0).map(|volume| volume.id.0);
+        // Clients of the life before may not have connected again yet.
+        let kept = self.0.kept.iter().copied().filter(|_| self.0.since.elapsed() < KEPT);
+        bound.chain(kept).collect()
     }
 
     /// Until these volumes are served elsewhere, and no owner elsewhere needs a replica of this node.
@@ -217,11 +220,7 @@ impl Node {
     pub(super) fn is_kept_for_owner(&self, id: u64) -> bool {
         let mut guard = self.state();
         let state = &mut *guard;
-        let record = state.catalog.record(id);
-        let is_kept = record.is_some_and(|Record { owner, .. }| {
-            let node = state.catalog.nodes.get(&owner.node.0);
-            owner.node != self.0.me.node && node.is_some_and(|(node, _)| keeps(node, owner, id))
-        });
+        let is_kept = kept_by(&state.catalog, id).is_some_and(|node| node != self.id());
         if !is_kept {
             state.kept.remove(&id);
             return false;
@@ -230,11 +229,12 @@ impl Node {
     }
 }
 
-/// Whether a node keeps a volume of this owner for itself: the life of its process that owns the volume stops, or the next one has begun and
+/// The node that keeps a volume for itself, if one does: the life of its process that owns the volume stops, or a later one has begun and
 /// does not own it yet.
-pub(super) fn keeps(node: &catalog::Node, owner: Owner, id: u64) -> bool {
-    let is_its_life = node.incarnation == owner.incarnation.0;
-    node.keeps.contains(&id) && is_its_life == node.stopping
+pub(super) fn kept_by(catalog: &Catalog, id: u64) -> Option<u32> {
+    let Owner { node, incarnation } = catalog.record(id)?.owner;
+    let (of, _) = catalog.nodes.get(&node.0)?;
+    (of.keeps.contains(&id) && (of.stopping || of.incarnation != incarnation.0)).then_some(node.0)
 }
 
 /// Which node is to have each volume that a node owns, and that is attached: one that runs and has most of its replicas in sync; of several such

@@ -1,12 +1,13 @@
 //! A new life of the node's process begins: what it is in the cluster, and the threads of its data path.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loadline_base::limits::STACK;
 use loadline_san_protocol::ClusterId;
 
 use super::NodeError;
-use super::leaving::keeps;
+use super::leaving::kept_by;
 use crate::config::catalog::{self, Catalog, Cluster, change};
 use crate::config::{ConfigError, ConfigStore};
 use crate::event_loop::command::LoopEvent;
@@ -49,14 +50,12 @@ pub(super) fn begin_life(
         let catalog = Catalog::read(store)?;
         let Some((id, _)) = catalog.node(name) else { return Ok(None) };
         let (mut node, version) = catalog.nodes[&id].clone();
-        let owner = |volume| catalog.record(volume).map(|record| record.owner);
-        let is_kept = |volume| owner(volume).is_some_and(|of| of.node.0 == id && keeps(&node, of, volume));
-        let still_kept = node.keeps.iter().copied().filter(|volume| is_kept(*volume)).collect();
+        let kept: BTreeSet<u64> =
+            node.keeps.iter().copied().filter(|volume| kept_by(&catalog, *volume) == Some(id)).collect();
         // Greater than that of any life before, also if the store was restored from an older copy.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         node.incarnation = now.max(node.incarnation + 1);
-        node.keeps = still_kept;
-        node.stopping = false;
+        (node.stopping, node.keeps) = (false, kept);
         if store.commit(&[change(format!("node/{id}"), Some(version), &node)])? {
             return Ok(Some((id, node)));
         }

@@ -15,6 +15,7 @@ use loadline_san_export::scsi::unit::Unserved;
 use tokio::time::Instant;
 
 use super::Node;
+use super::leaving::kept_by;
 use super::manage::local::{InitiatorAt, LocalView};
 use crate::config::ConfigError;
 use crate::config::catalog::{Catalog, Volume, VolumeState, change};
@@ -147,6 +148,9 @@ impl Node {
     /// Whether each client of a volume at its owner has a session with this node, too: an initiator may move the volume here. If the owner
     /// does not answer, it has no clients that could say so.
     pub(super) async fn all_clients_follow(&self, id: u64) -> bool {
+        if kept_by(&self.state().catalog, id).is_some() {
+            return false;
+        }
         let Some(owner) = self.record(id).map(|record| record.owner.node.0) else { return true };
         let Some(Ok(there)) = self.report_of(owner).await else { return true };
         let here = self.local().await;
@@ -198,6 +202,10 @@ fn outcome(catalog: &Catalog, id: u64, initiator: &str, at: &BTreeMap<u32, &Loca
     }
     if has(owner, &|_| true) {
         // The owner may be taking over, and the path to it may break before it is let in.
+        return Outcome::Waits;
+    }
+    if kept_by(catalog, id).is_some() {
+        // Clients that share memory with the owner are to connect to its next process.
         return Outcome::Waits;
     }
     let stands_by: Vec<u32> =

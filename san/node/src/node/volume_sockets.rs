@@ -16,12 +16,13 @@ use tokio::task::JoinHandle;
 
 use super::Node;
 use super::listeners::LOCAL;
+use super::manage::is_new;
 use super::waiting::Whose;
 use crate::config::catalog::{SocketPlace, Volume};
 use crate::event_loop::command::{LoopCommand, NewClient};
 
-/// How long a virtual machine waits until its volume is served.
-const SERVED: Duration = Duration::from_secs(8);
+/// How long a virtual machine waits until its volume is served: longer than others leave it to this node's process, and a takeover takes.
+const SERVED: Duration = Duration::from_secs(30);
 
 /// How long one read of the configuration is waited for meanwhile.
 const READ: Duration = Duration::from_secs(2);
@@ -55,7 +56,9 @@ impl Node {
     pub(super) fn volume_sockets(&self) {
         let wanted: BTreeSet<(u64, SocketPlace)> = {
             let (me, mut state) = (self.0.me.node, self.state());
-            let is_owned = |id| state.catalog.record(id).is_some_and(|record| record.owner.node == me);
+            let is_owned = |id| {
+                state.catalog.record(id).is_some_and(|record| record.owner.node == me || is_new(&record))
+            };
             let wanted = state.catalog.volumes.iter().filter(|(id, (volume, _))| {
                 // Here, or at a node that is excluded.
                 let is_served = volume.attached.is_some() && state.attached.contains(id);

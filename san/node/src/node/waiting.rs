@@ -126,9 +126,11 @@ impl Node {
         self.give_up_waiting(id, "another attachment of the volume waits here now");
         let number = {
             let mut state = self.state();
-            let is_taken =
+            // A machine of the present attachment may connect again at its socket, which is not open while another node owns the volume.
+            let is_present = present.node == self.id() && present.socket == SocketPlace::First;
+            let is_open =
                 state.sockets.keys().any(|(of, _, place)| (*of, *place) == (id, SocketPlace::First));
-            let socket = if is_taken { SocketPlace::Second } else { SocketPlace::First };
+            let socket = if is_present || is_open { SocketPlace::Second } else { SocketPlace::First };
             state.waiting.add(id, present, socket)
         };
         self.volume_sockets();

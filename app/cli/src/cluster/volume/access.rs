@@ -104,7 +104,7 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
         let ends = EndInitiator { name: initiator.clone() };
         let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
         return Ok(api.done(&format!(
-            "initiator {initiator} may use volume {name} only on the machine of a node now, at that node; its other sessions end"
+            "volume {name} does not name initiator {initiator} any more: its sessions from other machines than the nodes' own end"
         )));
     }
     let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;

@@ -127,7 +127,7 @@ fn many(all: &[String], size: ByteSize, args: &Create) -> Result<Exit, Failed> {
         return Err(match made.len() {
             0 => why,
             count => why.after(&format!(
-                "{count} of {} {} made ({}), the others are not",
+                "{count} of {} {} made: {}",
                 counted(all.len() as u64, "volume"),
                 are(count as u64),
                 named(&made)

@@ -64,14 +64,15 @@ fn the_last_copy_in_sync_cannot_be_spared() {
 
 #[test]
 fn a_volume_is_kept_for_the_next_process_until_that_owns_it() {
-    let life = |incarnation, stopping| {
-        let (node, _) = catalog(&[1, 2]).nodes.remove(&1).unwrap();
-        catalog::Node { incarnation, stopping, keeps: [VOLUME].into(), ..node }
+    let kept = |id: u64, incarnation: u64, stopping: bool| {
+        let mut catalog = catalog(&[1, 2]);
+        let (node, _) = catalog.nodes.get_mut(&1).unwrap();
+        *node = catalog::Node { incarnation, stopping, keeps: [VOLUME].into(), ..node.clone() };
+        kept_by(&catalog, id)
     };
-    let of = |incarnation| Owner { node: NodeId(1), incarnation: Incarnation(incarnation) };
-    assert!(keeps(&life(5, true), of(5), VOLUME), "the life that owns it stops");
-    assert!(keeps(&life(6, false), of(5), VOLUME), "the next one has begun");
-    assert!(!keeps(&life(6, false), of(6), VOLUME), "the next one owns it, and may die");
-    assert!(!keeps(&life(6, true), of(5), VOLUME), "the next one stops without it");
-    assert!(!keeps(&life(5, true), of(5), VOLUME + 1), "its clients can go elsewhere");
+    assert_eq!(kept(VOLUME, 5, true), Some(1), "the life that owns it stops");
+    assert_eq!(kept(VOLUME, 6, false), Some(1), "the next one has begun");
+    assert_eq!(kept(VOLUME, 6, true), Some(1), "the next one stops before it owns it");
+    assert_eq!(kept(VOLUME, 5, false), None, "the next one owns it, and may die");
+    assert_eq!(kept(VOLUME + 1, 5, true), None, "there is none");
 }
