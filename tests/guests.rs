@@ -140,6 +140,10 @@ fn a_front_end_does_not_claim_a_volume_that_another_node_has_taken_over() {
     let owner = cluster.owner("d");
     assert!(UnixStream::connect(cluster.vhost_socket(1, "d")).is_err(), "nothing is served here");
     assert_eq!(cluster.owner("d"), owner, "it stays where it is");
+    // If another one is prepared here, the machine that connects again does not get its place.
+    cluster.loadline(&["volume", "attach", "d", "--node", "node-1", "--when-started"]);
+    assert!(UnixStream::connect(cluster.vhost_socket(1, "d")).is_err(), "the other one waits elsewhere");
+    assert!(UnixStream::connect(cluster.second_vhost_socket(1, "d")).is_ok(), "it waits here");
     cluster.loadline(&["volume", "attach", "d", "--node", "node-1"]);
     let _guest = UnixStream::connect(cluster.vhost_socket(1, "d")).expect("it listens");
 }

@@ -314,6 +314,17 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_stays_that_the_next_process_of_its_owner_is_to_have() {
+        let mut catalog = catalog(&[1, 2, 3]);
+        let nodes = [(1, node(&[], 0)), (3, node(&[("a", false)], 0))];
+        let (owner, _) = catalog.nodes.get_mut(&1).unwrap();
+        (owner.stopping, owner.keeps) = (true, [VOLUME].into());
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Waits);
+        catalog.nodes.get_mut(&1).unwrap().0.keeps.clear();
+        assert_eq!(becomes(&catalog, &nodes), Outcome::Moves(3));
+    }
+
+    #[test]
     fn a_volume_moves_from_where_it_is_whatever_was_ordered_before_and_not_to_a_node_in_maintenance() {
         let mut catalog = catalog(&[1, 2, 3]);
         let nodes = [(1, node(&[], 0)), (3, node(&[("a", false)], 0))];
