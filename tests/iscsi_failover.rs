@@ -13,7 +13,7 @@ mod nodes;
 use std::time::Duration;
 
 use cluster::San;
-use iscsi_guest::guest::Guest;
+use iscsi_guest::guest::{Guest, LIMIT};
 use iscsi_guest::image::Image;
 use iscsi_guest::paths::{self, Use};
 use iscsi_guest::reserve::{self, Written};
@@ -137,7 +137,8 @@ fn a_fenced_host_writes_by_no_path_though_the_owner_dies_and_the_disk_moves() {
     let alone = (vec![SECOND; NODES], Some(SECOND));
     assert_eq!(second.reservations(0), alone);
     assert_eq!(first.writes([0, 1, 2]), [Reserved, StandsBy, StandsBy]);
-    let stopped = first.guest.ask("load stop");
+    // A write that was under way has no answer. Linux gives it up after 30 s, and sends it again.
+    let stopped = first.guest.ask_within("load stop", 3 * LIMIT);
     assert!(stopped.code == 1 && stopped.text.contains("failed"), "it is fenced: {stopped:?}");
     first.guest.run("umount /mnt");
     second.guest.run(&format!("e2fsck -p {0} && mount {0} /mnt", second.device));
