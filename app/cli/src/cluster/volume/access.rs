@@ -40,7 +40,7 @@ pub(super) struct Access {
     /// A file with the secret of that user, another one than the initiator's.
     #[arg(long, value_name = "FILE", requires = "mutual")]
     mutual_secret_file: Option<PathBuf>,
-    /// End the access of the initiator of this name from machines that run no node, and the sessions that it has from there.
+    /// End the access of the initiator of this name, and its sessions. A node on the initiator's own machine still lets it in.
     #[arg(long, value_name = "IQN")]
     remove: Option<String>,
     #[command(flatten)]
@@ -104,7 +104,7 @@ pub(super) fn run(args: &Access) -> Result<Exit, Failed> {
         let ends = EndInitiator { name: initiator.clone() };
         let (): () = api.post(&format!("/v1/volumes/{}/initiators/end", escaped(name)), ends)?;
         return Ok(api.done(&format!(
-            "volume {name} does not name initiator {initiator} any more: its sessions from other machines than the nodes' own end"
+            "volume {name} does not name initiator {initiator} any more: only a node on the initiator's own machine lets it in, and its other sessions end"
         )));
     }
     let volume: VolumeView = api.get(&format!("/v1/volumes/{}", escaped(name)))?;
